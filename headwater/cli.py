@@ -1,0 +1,358 @@
+"""The `headwater` command. Each command is thin: it reads options, calls one module, shows a result."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.live import Live
+from rich.text import Text
+
+from headwater import __version__
+from headwater.console import Events, cell, console, progress_bar, show_error, table
+from headwater.errors import HeadwaterError
+from headwater.settings import settings
+
+if TYPE_CHECKING:
+    from ingestion.ingest import Ingestion
+
+
+class OrderedGroup(click.Group):
+    """Lists the commands in the order in which a newcomer needs them."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=OrderedGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="headwater")
+def cli() -> None:
+    """Kafka topics in, correct, documented, tested Iceberg tables out.
+
+    \b
+    First steps:
+      headwater doctor                      is this machine ready?
+      headwater up                          start a local broker and Thrift server
+      headwater produce stocks --rows 10000 make some records
+      headwater ingest --once               land them in bronze
+      dbt build                             build and test silver and gold
+      headwater status                      see what is where
+      headwater down                        stop the local stack
+
+    Settings are HEADWATER_* variables or lines in .env; .env.example lists them all.
+    Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
+    """
+
+
+def main() -> None:
+    """Run the command; a known error ends with one clear message, an unknown one is a bug."""
+    try:
+        cli(standalone_mode=False)
+    except HeadwaterError as error:
+        show_error(error)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        show_error(HeadwaterError(f"{where}{error.strerror or error}", _os_hint(error)))
+        sys.exit(1)
+
+
+def _os_hint(error: OSError) -> str:
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full: free some space, or set HEADWATER_HOME to another disk"
+    return "check the path and its permissions"
+
+
+def say(text: str) -> None:
+    console.print(f"  {text}")
+
+
+@cli.command()
+def doctor() -> None:
+    """Check this machine and the stack, with the fix beside each problem.
+
+    Exits with 1 when any check fails.
+    """
+    from headwater.doctor import examine
+
+    findings = examine(settings())
+    rows = [
+        ("✓" if one.ok else "✗", one.check, one.found, "" if one.ok else one.fix)
+        for one in findings
+    ]
+    console.print(table("Doctor", ["", "check", "found", "fix"], rows))
+    failed = sum(not one.ok for one in findings)
+    if failed:
+        raise HeadwaterError(f"{failed} of {len(findings)} checks failed", "see the fixes above")
+    console.print("All is well.")
+
+
+@cli.command()
+def jars() -> None:
+    """Fetch the pinned jars, once; `up` and `ingest` do it too when needed."""
+    from headwater.jars import ensure_jars, needed_sets
+
+    for folder in ensure_jars(settings(), needed_sets(settings())):
+        say(str(folder))
+
+
+@cli.command()
+def up() -> None:
+    """Start the local Kafka broker and Spark Thrift server, and wait until they answer.
+
+    What runs already stays as it is. Where HEADWATER_KAFKA_BOOTSTRAP_SERVERS or
+    HEADWATER_THRIFT_HOST names a server of yours, that one is used and none is started.
+    """
+    from headwater import services
+
+    services.up(settings(), say)
+
+
+@cli.command()
+def down() -> None:
+    """Stop what `up` started. Data stays."""
+    from headwater import services
+
+    services.down(settings(), say)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for machines.")
+def status(as_json: bool) -> None:
+    """Show services, streams with their lag, and tables with their sizes."""
+    from headwater.status import read_status
+
+    found = read_status(settings())
+    if as_json:
+        click.echo(json.dumps(found.as_json(settings()), indent=2))
+        return
+    console.print(
+        table(
+            "Services",
+            ["service", "address", "state"],
+            [
+                (one.title, one.address, _state(one.problem, one.pid, one.external))
+                for one in found.services
+            ],
+        )
+    )
+    console.print(
+        table(
+            "Streams",
+            ["stream", "topic", "rows", "errors", "lag", "last commit"],
+            [
+                (one.name, one.topic, one.rows, one.errors, one.lag, one.last_commit)
+                for one in found.streams
+            ],
+        )
+    )
+    console.print(
+        table(
+            "Tables",
+            ["table", "rows", "files", "MB", "snapshots", "last commit"],
+            [
+                (one.name, one.rows, one.files, one.bytes / 1e6, one.snapshots, one.last_commit)
+                for one in found.tables
+            ],
+        )
+        if found.tables
+        else "No tables yet: run `headwater ingest`."
+    )
+
+
+def _state(problem: str | None, pid: int | None, external: bool) -> str:
+    if problem is None:
+        return "running, yours" if external else f"running (pid {cell(pid).replace(',', '')})"
+    return f"away: {problem}" if external else "stopped; start it with `headwater up`"
+
+
+@cli.command()
+@click.argument("stream")
+@click.option("--rows", default=10_000, show_default=True, type=click.IntRange(1), help="Records.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second, live.")
+@click.option("--seed", default=1, show_default=True, help="The same seed, the same records.")
+@click.option("--bad", default=0.0, type=click.FloatRange(0, 1), help="Share of broken records.")
+@click.option("--late", default=0.0, type=click.FloatRange(0, 1), help="Share of late records.")
+@click.option("--duplicates", default=0.0, type=click.FloatRange(0, 1), help="Share sent again.")
+def produce(
+    stream: str,
+    rows: int,
+    rate: float | None,
+    seed: int,
+    bad: float,
+    late: float,
+    duplicates: float,
+) -> None:
+    """Send made-up records to the topic of STREAM.
+
+    Without --rate all records go out at once, with event times spread over the trading day that
+    ends now. With --rate they go out at that pace and carry the present time.
+
+    \b
+    headwater produce stocks --rows 200000 --bad 0.01 --late 0.02 --duplicates 0.02
+    headwater produce stocks --rows 100000 --rate 500
+    """
+    from headwater.produce import GENERATORS, Shares
+    from headwater.produce import produce as send
+
+    if stream not in GENERATORS:
+        raise click.UsageError(f"no generator for {stream!r}; there are: {', '.join(GENERATORS)}")
+    if bad + late + duplicates > 1:
+        raise click.UsageError("--bad, --late and --duplicates add up to more than 1")
+    with progress_bar() as bar:
+        task = bar.add_task(f"Producing {stream}", total=rows)
+        made = send(
+            settings(),
+            stream,
+            rows,
+            rate,
+            seed,
+            Shares(bad, late, duplicates),
+            lambda done: bar.update(task, completed=done),
+        )
+    rows_made = [(kind, count) for kind, count in made.most_common()]
+    console.print(table(f"Sent to {GENERATORS[stream][0]}", ["kind", "records"], rows_made))
+
+
+@cli.command()
+@click.argument("streams", nargs=-1)
+@click.option("--once", is_flag=True, help="Land what the topics hold now, then end.")
+def ingest(streams: tuple[str, ...], once: bool) -> None:
+    """Land Kafka records in the bronze tables of STREAMS (all of them by default).
+
+    Where to go on stands in the tables themselves: start it after any crash and no record is
+    missed or doubled. Records that cannot be decoded or break a rule land too, as error rows.
+    Ctrl-C or SIGTERM lets the batch under way commit and ends.
+    """
+    from ingestion.stream import load_streams
+
+    chosen = load_streams(list(streams))
+    stop = _stop_flag()
+
+    from headwater.spark import spark_session
+    from ingestion.ingest import Ingestion
+
+    with console.status("Starting Spark"):
+        spark = spark_session(settings(), "ingest")
+    began = time.monotonic()
+    runs = [Ingestion(spark, settings(), stream) for stream in chosen]
+    try:
+        for run in runs:
+            run.start(once)
+        _watch(runs, stop, began)
+    finally:
+        for run in runs:
+            run.stop()
+        _summary(runs, time.monotonic() - began)
+        spark.stop()
+    for run in runs:
+        run.raise_failure()
+
+
+def _stop_flag() -> Callable[[], bool]:
+    """Becomes true at the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    asked = False
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+    return lambda: asked
+
+
+def _watch(runs: list["Ingestion"], stop: Callable[[], bool], began: float) -> None:
+    """Show progress until every run has ended, one has failed, or a stop was asked for."""
+    events = Events(settings().log_format)
+    reported = dict.fromkeys((run.stream.name for run in runs), 0)
+    live = console.is_terminal and settings().log_format == "human"
+    with Live(console=console, refresh_per_second=4, transient=True) as screen:
+        while not stop() and any(run.is_running for run in runs):
+            if any(not run.is_running and run.failed for run in runs):
+                return
+            for run in runs:
+                if live:
+                    continue
+                if run.progress.commits > reported[run.stream.name]:
+                    reported[run.stream.name] = run.progress.commits
+                    events.emit("commit", _line(run, began), **_numbers(run, began))
+            if live:
+                screen.update(Text("\n".join(_line(run, began) for run in runs)))
+            time.sleep(0.25)
+
+
+def _line(run: "Ingestion", began: float) -> str:
+    numbers = _numbers(run, began)
+    return (
+        f"{numbers['stream']}: {cell(numbers['rows'])} rows, {numbers['rows_per_second']:,.0f} rows/s, "
+        f"lag {cell(numbers['lag'])}, {cell(numbers['errors'])} errors, "
+        f"last commit {cell(numbers['last_commit'])}"
+    )
+
+
+def _numbers(run: "Ingestion", began: float) -> dict[str, Any]:
+    done = run.progress
+    return {
+        "stream": run.stream.name,
+        "rows": done.rows,
+        "rows_per_second": done.rows / max(time.monotonic() - began, 1e-9),
+        "lag": run.lag,
+        "errors": sum(done.errors.values()),
+        "commits": done.commits,
+        "last_commit": done.last_commit,
+    }
+
+
+def _summary(runs: list["Ingestion"], seconds: float) -> None:
+    if settings().log_format == "json":
+        for run in runs:
+            Events("json").emit(
+                "summary", "", **_numbers(run, time.monotonic() - seconds), by_type=run.progress.errors
+            )
+        return
+    rows = [
+        (
+            run.stream.table,
+            run.progress.rows,
+            ", ".join(f"{kind} {n:,}" for kind, n in run.progress.errors.items() if n) or "none",
+            run.progress.commits,
+            seconds,
+        )
+        for run in runs
+    ]
+    console.print(table("Landed", ["table", "rows", "of these errors", "commits", "seconds"], rows))
+
+
+@cli.command()
+def docs() -> None:
+    """Build the dbt docs site as one HTML file and print its path."""
+    from headwater.dbt import build_docs
+
+    say(f"Docs site: {build_docs(settings(), say)}")
+
+
+@cli.command()
+def demo() -> None:
+    """The whole pipeline on this machine: broker, bronze, silver, gold, tests, docs.
+
+    It adds 200,000 records to whatever is there already, and stops what it started.
+    """
+    from headwater.demo import run_demo
+
+    run_demo(settings())

@@ -1,0 +1,32 @@
+"""Every error that a user may see. A message says what was found, where, and what to do next."""
+
+
+class HeadwaterError(Exception):
+    """Something failed. `hint` is the next step for the person who reads it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class SettingsError(HeadwaterError):
+    """A setting is unknown, missing or out of range."""
+
+    exit_code = 2
+
+
+class StreamFileError(HeadwaterError):
+    """A stream file does not say what a stream file must say."""
+
+    exit_code = 2
+
+
+class ServiceError(HeadwaterError):
+    """A server of the local stack did not start, or one that is configured does not answer."""
+
+
+class TableMovedError(HeadwaterError):
+    """Someone else changed the bronze table since this writer looked: its commit was refused."""

@@ -1,0 +1,114 @@
+"""How every Spark process here is configured: the catalog, the classpath, the log."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater.errors import HeadwaterError
+from headwater.jars import classpath, ensure_jars, needed_sets, pyspark_home
+from headwater.java import find_java
+from headwater.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CATALOG = "lake"
+LOOPBACK = "127.0.0.1"
+
+
+def spark_properties(settings: Settings, log: Path) -> dict[str, str]:
+    """The Spark configuration that ingestion and the Thrift server share."""
+    jars = classpath(ensure_jars(settings, [n for n in needed_sets(settings) if n != "kafka"]))
+    log4j = Path(__file__).with_name("log4j2-spark.properties")
+    properties = {
+        "spark.master": settings.spark_master,
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -Dheadwater.log={log}",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.defaultCatalog": CATALOG,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+        # Small stages are the rule here; adaptive execution joins what is too small.
+        "spark.sql.shuffle.partitions": "8",
+        **_catalog(settings),
+    }
+    if settings.spark_master.startswith("local"):
+        properties |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return properties
+
+
+def spark_environment(settings: Settings) -> dict[str, str]:
+    """Variables of a Spark process: our PySpark and our interpreter, whatever the shell says."""
+    environment = {
+        "SPARK_HOME": str(pyspark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if settings.spark_master.startswith("local"):
+        environment["SPARK_LOCAL_IP"] = LOOPBACK  # the Spark UI binds to it as well
+    return environment
+
+
+def write_properties(folder: Path, properties: dict[str, str]) -> Path:
+    """Spark reads its configuration from a file: arguments would show in the process list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "spark.properties"
+    file.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
+    return file
+
+
+def spark_session(settings: Settings, name: str) -> "SparkSession":
+    """The Spark session of this process."""
+    find_java()
+    log = settings.logs / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    properties = spark_properties(settings, log)
+    # ANSI mode would let one bad cast in a rule end a batch; with it off, a bad cast is null, and
+    # null fails the rule: an error row.
+    properties["spark.sql.ansi.enabled"] = "false"
+    properties["spark.app.name"] = f"headwater {name}"
+    file = write_properties(settings.home / name, properties)
+    os.environ.update(spark_environment(settings))
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} pyspark-shell"
+
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise HeadwaterError(
+            f"Spark did not start: {str(error).splitlines()[0]}",
+            f"run `headwater doctor`; Spark's log: {log}",
+        ) from error
+
+
+def _catalog(settings: Settings) -> dict[str, str]:
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    properties = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.warehouse": settings.warehouse_location,
+        # A cached table would hide the commits of other processes.
+        f"{prefix}.cache-enabled": "false",
+    }
+    if settings.catalog_type == "embedded":
+        properties |= {
+            f"{prefix}.type": "jdbc",
+            f"{prefix}.uri": f"jdbc:sqlite:file:{settings.catalog_db}?busy_timeout=30000",
+            f"{prefix}.jdbc.schema-version": "V1",
+        }
+    else:
+        properties |= {f"{prefix}.type": "rest", f"{prefix}.uri": settings.catalog_uri or ""}
+    if settings.warehouse_location.startswith("s3"):
+        properties[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        if settings.s3_endpoint:
+            properties |= {
+                f"{prefix}.s3.endpoint": settings.s3_endpoint,
+                f"{prefix}.s3.path-style-access": "true",
+            }
+    return properties

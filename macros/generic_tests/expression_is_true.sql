@@ -1,0 +1,8 @@
+{#- The condition holds in every row; null does not hold. -#}
+{% test expression_is_true(model, expression) %}
+
+select *
+from {{ model }}
+where not coalesce({{ expression }}, false)
+
+{% endtest %}
