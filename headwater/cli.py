@@ -343,8 +343,12 @@ def _summary(runs: list["Ingestion"], seconds: float) -> None:
 def docs() -> None:
     """Build the dbt docs site as one HTML file and print its path."""
     from headwater.dbt import build_docs
+    from headwater.services import borrowed_stack, wait_ready
 
-    say(f"Docs site: {build_docs(settings(), say)}")
+    with borrowed_stack(settings(), say) as launched:
+        wait_ready(settings(), launched, say)
+        site = build_docs(settings())
+    console.print(f"Docs site: {site}", soft_wrap=True)
 
 
 @cli.command()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -39,7 +40,9 @@ def escape(text: str) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A table whose numbers are grouped in thousands and stand on the right."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    made = Table(
+        title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD
+    )
     for index, name in enumerate(columns):
         numeric = any(isinstance(row[index], int | float) for row in rows)
         made.add_column(name, justify="right" if numeric else "left", overflow="fold")

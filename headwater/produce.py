@@ -21,6 +21,7 @@ TICKERS = {
 STEP = 0.0004  # standard deviation of one step of the walk, as a share of the price
 TRADING_DAY = timedelta(hours=6, minutes=30)
 MOST_LATE = timedelta(hours=24)
+REPORT_EVERY = 500
 REMEMBERED = 1000  # a duplicate repeats one of the last so many records
 
 
@@ -139,9 +140,11 @@ def produce(
             except BufferError:
                 producer.poll(0.1)
         made[record.kind] += 1
-        producer.poll(0)
-        report(index + 1)
+        if index % REPORT_EVERY == 0:
+            producer.poll(0)
+            report(index + 1)
     left = producer.flush(60)
+    report(rows)
     if failures or left:
         raise HeadwaterError(
             f"{len(failures) + left} of {rows} records did not reach {topic} at "

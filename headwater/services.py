@@ -10,8 +10,8 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,14 +76,14 @@ def services(settings: Settings) -> list[Service]:
 
 def up(settings: Settings, say: Callable[[str], None]) -> None:
     """Start what is not running yet, and return when all of it answers."""
-    waiting = start(settings, say)
-    wait_ready(settings, waiting, say)
-
-
-def start(settings: Settings, say: Callable[[str], None]) -> list[Service]:
-    """Launch what is not running yet, without waiting; returns the services to wait for."""
-    ensure_namespaces(settings)
     launched: list[Service] = []
+    start(settings, say, launched)
+    wait_ready(settings, launched, say)
+
+
+def start(settings: Settings, say: Callable[[str], None], launched: list[Service]) -> None:
+    """Launch what is not running yet, without waiting; `launched` gets what to wait for."""
+    ensure_namespaces(settings)
     for service in services(settings):
         if service.external:
             if problem := service.problem(settings):
@@ -97,7 +97,6 @@ def start(settings: Settings, say: Callable[[str], None]) -> list[Service]:
         else:
             _launch(settings, service, say)
             launched.append(service)
-    return launched
 
 
 def wait_ready(settings: Settings, launched: list[Service], say: Callable[[str], None]) -> None:
@@ -121,16 +120,25 @@ def wait_ready(settings: Settings, launched: list[Service], say: Callable[[str],
         say(f"{service.title}: ready on {LOOPBACK}:{service.port}")
 
 
+@contextmanager
+def borrowed_stack(settings: Settings, say: Callable[[str], None]) -> Iterator[list[Service]]:
+    """The stack for a while: what was not running is launched, and stopped again at the end.
+
+    Yields what was launched; wait for it with `wait_ready`, when it is needed.
+    """
+    launched: list[Service] = []
+    try:
+        start(settings, say, launched)
+        yield launched
+    finally:
+        for service in reversed(launched):
+            _end(settings, service, say)
+
+
 def down(settings: Settings, say: Callable[[str], None]) -> None:
     """Stop what `up` started, and nothing else."""
     for service in reversed(services(settings)):
-        pid = running_pid(settings, service)
-        if pid:
-            _stop(pid)
-            say(f"{service.title}: stopped")
-        else:
-            say(f"{service.title}: not running")
-        _pid_file(settings, service).unlink(missing_ok=True)
+        _end(settings, service, say)
 
 
 def running_pid(settings: Settings, service: Service) -> int | None:
@@ -205,6 +213,14 @@ def _launch(settings: Settings, service: Service, say: Callable[[str], None]) ->
             f"the {service.title} could not be started in {folder}: {error.strerror}",
             "free some space or make the folder writable, or set HEADWATER_HOME to another one",
         ) from error
+
+
+def _end(settings: Settings, service: Service, say: Callable[[str], None]) -> None:
+    pid = running_pid(settings, service)
+    if pid:
+        _stop(pid)
+    say(f"{service.title}: {'stopped' if pid else 'not running'}")
+    _pid_file(settings, service).unlink(missing_ok=True)
 
 
 def _pid_file(settings: Settings, service: Service) -> Path:

@@ -7,7 +7,7 @@
     the next run knows where to go on. The mark is set for this model's session only.
 -#}
 {% macro changed_rows(silver) -%}
-    {%- if not execute -%}
+    {%- if not execute or not load_relation(silver) -%}
         select * from {{ silver }}
     {%- else -%}
         {%- set newest = _newest_snapshot(silver) -%}

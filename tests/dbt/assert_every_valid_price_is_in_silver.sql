@@ -1,28 +1,33 @@
 -- Bronze and silver agree, up to the newest arrival that silver has read: each valid record of
 -- bronze is in silver under its ticker, event time and price, and silver has nothing else.
-with bronze as (
+with both as (
 
-    select distinct
+    select
         ticker,
         event_time,
-        price
+        price,
+        'bronze' as layer
     from {{ source('bronze', 'stocks') }}
     where
         {{ is_valid_record() }}
         and _ingested_at <= (select max(_ingested_at) from {{ ref('stg_stocks__prices') }})
 
-),
-
-silver as (
+    union all
 
     select
         ticker,
         event_time,
-        price
+        price,
+        'silver' as layer
     from {{ ref('stg_stocks__prices') }}
 
 )
 
-(select *, 'missing in silver' as problem from bronze except select *, 'missing in silver' from silver)
-union all
-(select *, 'not in bronze' as problem from silver except select *, 'not in bronze' from bronze)
+select
+    ticker,
+    event_time,
+    price,
+    min(layer) as only_in
+from both
+group by ticker, event_time, price
+having min(layer) = max(layer)

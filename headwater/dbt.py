@@ -1,0 +1,62 @@
+"""dbt, kept loaded in this process: the same project and profile as on the command line."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import HeadwaterError
+from headwater.settings import Settings, project_root, variable
+
+Report = Callable[[int, int], None]  # nodes done, nodes in all
+
+
+def run_dbt(settings: Settings, *arguments: str, report: Report | None = None) -> int:
+    """Run a dbt command; returns how many nodes it ran, and raises with the reasons when one failed."""
+    from dbt.cli.main import dbtRunner
+
+    host, port = settings.thrift_address
+    os.environ[variable("thrift_host")] = host
+    os.environ[variable("thrift_port")] = str(port)
+    root = str(project_root())
+    options = ["--project-dir", root, "--profiles-dir", f"{root}/profiles"]
+    runner = dbtRunner(callbacks=[_counter(report)] if report else [])
+    outcome = runner.invoke(["--log-level", "none", "--quiet", *arguments, *options])
+    results = getattr(outcome.result, "results", None) or []
+    if not outcome.success:
+        raise HeadwaterError(
+            f"dbt {' '.join(arguments)} failed:\n" + "\n".join(_reasons(outcome, results)),
+            f"run `dbt {arguments[0]}` to see it in full; its log is {root}/logs/dbt.log",
+        )
+    return len(results)
+
+
+def build_docs(settings: Settings) -> Path:
+    """The docs site as one HTML file."""
+    run_dbt(settings, "docs", "generate", "--static")
+    return project_root() / "target" / "static_index.html"
+
+
+def _counter(report: Report) -> Callable[[Any], None]:
+    """Counts finished nodes; dbt says with each start how many there are in all."""
+    done = total = 0
+
+    def heard(event: Any) -> None:
+        nonlocal done, total
+        if event.info.name == "LogStartLine":
+            total = event.data.total
+        elif event.info.name == "NodeFinished":
+            done += 1
+            report(done, max(done, total))
+
+    return heard
+
+
+def _reasons(outcome: Any, results: list[Any]) -> list[str]:
+    if outcome.exception:
+        return [f"  {str(outcome.exception).strip()}"]
+    return [
+        f"  {result.node.name}: {str(result.message).strip().splitlines()[0][:300]}"
+        for result in results
+        if result.status in ("error", "fail", "runtime error")
+    ]

@@ -1,0 +1,191 @@
+"""`make demo`: the whole pipeline on this machine, and a summary that shows what it did."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.panel import Panel
+
+from headwater.catalog import open_catalog
+from headwater.console import advance_to, console, progress_bar, table
+from headwater.dbt import build_docs, run_dbt
+from headwater.errors import HeadwaterError
+from headwater.jars import ensure_jars, needed_sets
+from headwater.produce import Shares, produce
+from headwater.services import borrowed_stack, wait_ready
+from headwater.settings import Settings
+from headwater.spark import spark_session
+from headwater.status import list_tables, table_status
+from ingestion.ingest import Ingestion
+from ingestion.stream import load_streams
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+ROWS = 200_000
+SECOND_WAVE = 5_000
+SHARES = Shares(bad=0.01, late=0.02, duplicates=0.02)
+
+
+class Steps:
+    """Names each step, times it, and keeps the times for the summary."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[str, float]] = []
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        console.print(f"[bold]▸ {name}[/]")
+        began = time.monotonic()
+        yield
+        self.times.append((name, time.monotonic() - began))
+
+
+def run_demo(settings: Settings) -> None:
+    steps = Steps()
+    began = time.monotonic()
+    # Seeds by the clock: a second demo adds other records than the first.
+    seed = int(time.time())
+    with steps.step("Get the jars"):
+        ensure_jars(settings, needed_sets(settings))
+    with borrowed_stack(settings, _say) as launched:
+        kafka = [service for service in launched if service.name == "kafka"]
+        thrift = [service for service in launched if service.name == "thrift"]
+        with steps.step("Start a Kafka broker (a Spark Thrift server starts meanwhile)"):
+            wait_ready(settings, kafka, _say)
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(spark_session, settings, "ingest")
+            with steps.step(f"Produce {ROWS:,} stock prices: good, late, duplicate and bad ones"):
+                _produce(settings, ROWS, seed)
+            with steps.step("Ingest: Kafka to bronze, one commit a batch"):
+                spark = starting.result()
+                _ingest(spark, settings)
+        with steps.step("Wait for the Spark Thrift server"):
+            wait_ready(settings, thrift, _say)
+        with steps.step("dbt build: silver, gold, and every test"):
+            _dbt(settings, "build")
+        before = _rows(settings)
+        with steps.step(f"A second wave of {SECOND_WAVE:,} records, to bronze"):
+            _produce(settings, SECOND_WAVE, seed + 1)
+            _ingest(spark, settings)
+        spark.stop()
+        with steps.step("dbt run: silver and gold take up only what is new"):
+            _dbt(settings, "run")
+        with steps.step("Build the docs site"):
+            site = build_docs(settings)
+        _summary(settings, steps, before, site)
+    console.print(f"\nDone in {time.monotonic() - began:.0f} s. Nothing is left running.")
+
+
+def _say(text: str) -> None:
+    console.print(f"  [dim]{text}[/]")
+
+
+def _produce(settings: Settings, rows: int, seed: int) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task("  records", total=rows)
+        made = produce(
+            settings, "stocks", rows, None, seed, SHARES, lambda n: bar.update(task, completed=n)
+        )
+    _say(", ".join(f"{count:,} {kind}" for kind, count in made.most_common()))
+
+
+def _ingest(spark: "SparkSession", settings: Settings) -> None:
+    for stream in load_streams(["stocks"]):
+        run = Ingestion(spark, settings, stream)
+        run.start(once=True)
+        while run.is_running:
+            time.sleep(0.1)
+        run.stop()
+        run.raise_failure()
+        _say(f"{stream.table}: {run.progress.rows:,} rows in {run.progress.commits} commit(s)")
+
+
+def _dbt(settings: Settings, command: str) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task(f"  dbt {command}", total=None)
+        ran = run_dbt(
+            settings, command, report=lambda done, total: advance_to(bar, task, done, total)
+        )
+        advance_to(bar, task, ran, ran)
+
+
+def _rows(settings: Settings) -> dict[str, int]:
+    tables = list_tables(open_catalog(settings))
+    return {name: table_status(name, one).rows for name, one in tables.items()}
+
+
+def _summary(settings: Settings, steps: Steps, before: dict[str, int], site: Path) -> None:
+    tables = list_tables(open_catalog(settings))
+    console.rule("[bold]What you have now[/]")
+    rows = []
+    for name, one in tables.items():
+        now = table_status(name, one)
+        rows.append((name, now.rows, now.rows - before.get(name, 0), now.files, now.bytes / 1e6))
+    console.print(
+        table("Tables", ["table", "rows", "of these in the second wave", "files", "MB"], rows)
+    )
+    console.print(
+        table(
+            "Bad records, kept in bronze.stocks with their bytes and the reason",
+            ["error type", "rows"],
+            sorted(errors_by_type(tables["bronze.stocks"]).items()),
+        )
+    )
+    console.print(_preview(tables["gold.fct_stock_bars_1m"]))
+    console.print(table("Time", ["step", "seconds"], [*steps.times]))
+    console.print(
+        Panel(
+            f"Docs site with lineage   {site}\n"
+            "Start the stack again    headwater up\n"
+            "Live records             headwater produce stocks --rows 100000 --rate 500\n"
+            "Land them as they come   headwater ingest\n"
+            "Rebuild and test         dbt build\n"
+            "See what is where        headwater status\n"
+            "Stop it                  headwater down",
+            title="What to try next (after: source .venv/bin/activate)",
+            title_align="left",
+        )
+    )
+
+
+def errors_by_type(bronze: "Table") -> Counter[str]:
+    from pyiceberg.expressions import NotNull
+
+    failed = bronze.scan(NotNull("_error_type"), selected_fields=("_error_type",)).to_arrow()
+    return Counter(failed["_error_type"].to_pylist())
+
+
+def _preview(bars: "Table") -> object:
+    """The newest minutes of one ticker, with its close as a line of blocks."""
+    from pyiceberg.expressions import EqualTo
+
+    ticker = "AAPL"
+    found = bars.scan(EqualTo("ticker", ticker)).to_arrow().sort_by("window_start").to_pylist()
+    if not found:
+        raise HeadwaterError(f"gold.fct_stock_bars_1m has no bar of {ticker}", "run: dbt build")
+    line = sparkline([float(bar["close"]) for bar in found[-100:]])
+    return table(
+        f"gold.fct_stock_bars_1m, {ticker}: the last {len(line)} minutes\n{line}",
+        ["minute (UTC)", "open", "high", "low", "close", "trades"],
+        [
+            (
+                f"{bar['window_start']:%Y-%m-%d %H:%M}",
+                *(float(bar[name]) for name in ("open", "high", "low", "close")),
+                bar["trades"],
+            )
+            for bar in found[-6:]
+        ],
+    )
+
+
+def sparkline(values: list[float]) -> str:
+    blocks = "▁▂▃▄▅▆▇█"
+    low, high = min(values), max(values)
+    step = (high - low) / (len(blocks) - 1) or 1
+    return "".join(blocks[int((value - low) / step)] for value in values)
