@@ -1,4 +1,4 @@
-"""The `headwater` command. Each command is thin: it reads options, calls one module, shows a result."""
+"""The `headwater` command. Each command is thin: options in, one module called, a result shown."""
 
 import json
 import signal
@@ -300,7 +300,8 @@ def _watch(runs: list["Ingestion"], stop: Callable[[], bool], began: float) -> N
 def _line(run: "Ingestion", began: float) -> str:
     numbers = _numbers(run, began)
     return (
-        f"{numbers['stream']}: {cell(numbers['rows'])} rows, {numbers['rows_per_second']:,.0f} rows/s, "
+        f"{numbers['stream']}: {cell(numbers['rows'])} rows, "
+        f"{numbers['rows_per_second']:,.0f} rows/s, "
         f"lag {cell(numbers['lag'])}, {cell(numbers['errors'])} errors, "
         f"last commit {cell(numbers['last_commit'])}"
     )
@@ -323,7 +324,10 @@ def _summary(runs: list["Ingestion"], seconds: float) -> None:
     if settings().log_format == "json":
         for run in runs:
             Events("json").emit(
-                "summary", "", **_numbers(run, time.monotonic() - seconds), by_type=run.progress.errors
+                "summary",
+                "",
+                **_numbers(run, time.monotonic() - seconds),
+                by_type=run.progress.errors,
             )
         return
     rows = [

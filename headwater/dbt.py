@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,25 @@ from headwater.settings import Settings, project_root, variable
 Report = Callable[[int, int], None]  # nodes done, nodes in all
 
 
+@cache
+def parsed_project(settings: Settings) -> Any:
+    """The project's manifest, parsed once for all commands of this process."""
+    return _invoke(settings, ["parse"]).result
+
+
 def run_dbt(settings: Settings, *arguments: str, report: Report | None = None) -> int:
-    """Run a dbt command; returns how many nodes it ran, and raises with the reasons when one failed."""
+    """Run a dbt command; returns how many nodes it ran, or raises with what failed."""
+    return len(
+        _invoke(
+            settings,
+            list(arguments),
+            manifest=parsed_project(settings),
+            callbacks=[_counter(report)] if report else [],
+        ).result.results
+    )
+
+
+def _invoke(settings: Settings, arguments: list[str], **runner: Any) -> Any:
     from dbt.cli.main import dbtRunner
 
     host, port = settings.thrift_address
@@ -20,20 +38,19 @@ def run_dbt(settings: Settings, *arguments: str, report: Report | None = None) -
     os.environ[variable("thrift_port")] = str(port)
     root = str(project_root())
     options = ["--project-dir", root, "--profiles-dir", f"{root}/profiles"]
-    runner = dbtRunner(callbacks=[_counter(report)] if report else [])
-    outcome = runner.invoke(["--log-level", "none", "--quiet", *arguments, *options])
-    results = getattr(outcome.result, "results", None) or []
+    quiet = ["--log-level", "none", "--log-level-file", "debug", "--quiet"]
+    outcome = dbtRunner(**runner).invoke([*quiet, *arguments, *options])
     if not outcome.success:
         raise HeadwaterError(
-            f"dbt {' '.join(arguments)} failed:\n" + "\n".join(_reasons(outcome, results)),
+            f"dbt {' '.join(arguments)} failed:\n" + "\n".join(_reasons(outcome)),
             f"run `dbt {arguments[0]}` to see it in full; its log is {root}/logs/dbt.log",
         )
-    return len(results)
+    return outcome
 
 
 def build_docs(settings: Settings) -> Path:
     """The docs site as one HTML file."""
-    run_dbt(settings, "docs", "generate", "--static")
+    _invoke(settings, ["docs", "generate", "--static"], manifest=parsed_project(settings))
     return project_root() / "target" / "static_index.html"
 
 
@@ -52,11 +69,11 @@ def _counter(report: Report) -> Callable[[Any], None]:
     return heard
 
 
-def _reasons(outcome: Any, results: list[Any]) -> list[str]:
+def _reasons(outcome: Any) -> list[str]:
     if outcome.exception:
         return [f"  {str(outcome.exception).strip()}"]
     return [
         f"  {result.node.name}: {str(result.message).strip().splitlines()[0][:300]}"
-        for result in results
+        for result in outcome.result.results
         if result.status in ("error", "fail", "runtime error")
     ]

@@ -12,7 +12,7 @@ from rich.panel import Panel
 
 from headwater.catalog import open_catalog
 from headwater.console import advance_to, console, progress_bar, table
-from headwater.dbt import build_docs, run_dbt
+from headwater.dbt import build_docs, parsed_project, run_dbt
 from headwater.errors import HeadwaterError
 from headwater.jars import ensure_jars, needed_sets
 from headwater.produce import Shares, produce
@@ -58,15 +58,17 @@ def run_demo(settings: Settings) -> None:
         thrift = [service for service in launched if service.name == "thrift"]
         with steps.step("Start a Kafka broker (a Spark Thrift server starts meanwhile)"):
             wait_ready(settings, kafka, _say)
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(3) as pool:
             starting = pool.submit(spark_session, settings, "ingest")
+            pool.submit(parsed_project, settings)
+            thrift_ready = pool.submit(wait_ready, settings, thrift, _say)
             with steps.step(f"Produce {ROWS:,} stock prices: good, late, duplicate and bad ones"):
                 _produce(settings, ROWS, seed)
             with steps.step("Ingest: Kafka to bronze, one commit a batch"):
                 spark = starting.result()
                 _ingest(spark, settings)
-        with steps.step("Wait for the Spark Thrift server"):
-            wait_ready(settings, thrift, _say)
+            with steps.step("Wait for the Spark Thrift server"):
+                thrift_ready.result()
         with steps.step("dbt build: silver, gold, and every test"):
             _dbt(settings, "build")
         before = _rows(settings)
@@ -155,18 +157,14 @@ def _summary(settings: Settings, steps: Steps, before: dict[str, int], site: Pat
 
 
 def errors_by_type(bronze: "Table") -> Counter[str]:
-    from pyiceberg.expressions import NotNull
-
-    failed = bronze.scan(NotNull("_error_type"), selected_fields=("_error_type",)).to_arrow()
+    failed = bronze.scan("_error_type is not null", selected_fields=("_error_type",)).to_arrow()
     return Counter(failed["_error_type"].to_pylist())
 
 
 def _preview(bars: "Table") -> object:
     """The newest minutes of one ticker, with its close as a line of blocks."""
-    from pyiceberg.expressions import EqualTo
-
     ticker = "AAPL"
-    found = bars.scan(EqualTo("ticker", ticker)).to_arrow().sort_by("window_start").to_pylist()
+    found = bars.scan(f"ticker = '{ticker}'").to_arrow().sort_by("window_start").to_pylist()
     if not found:
         raise HeadwaterError(f"gold.fct_stock_bars_1m has no bar of {ticker}", "run: dbt build")
     line = sparkline([float(bar["close"]) for bar in found[-100:]])

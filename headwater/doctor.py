@@ -115,7 +115,9 @@ def _disk(settings: Settings) -> Finding:
 def _jars(settings: Settings) -> Finding:
     missing = [one for one in needed_sets(settings) if not is_whole(jar_folder(settings, one))]
     found = f"missing or damaged: {', '.join(missing)}" if missing else "all there"
-    return Finding("Jars", not missing, f"{found} ({settings.cache / 'jars'})", "run: headwater jars")
+    return Finding(
+        "Jars", not missing, f"{found} ({settings.cache / 'jars'})", "run: headwater jars"
+    )
 
 
 def _catalog(settings: Settings) -> Finding:

@@ -1,4 +1,4 @@
-"""Jars, resolved once from pinned coordinates by the Ivy inside PySpark, into folders that never change.
+"""Jars, resolved once by the Ivy inside PySpark, from pins, into folders that never change.
 
 A folder appears under its final name only when it is whole: Ivy writes beside it, and one rename
 publishes it. The name holds a digest of the pins, so another set of versions is another folder.

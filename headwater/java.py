@@ -31,7 +31,9 @@ def find_java() -> Java:
         raise HeadwaterError(f"JAVA_HOME is {home}, but there is no bin/java in it", INSTALL_HINT)
     command = home / "bin" / "java" if home else which_java()
     if command is None:
-        raise HeadwaterError("no Java found: neither JAVA_HOME nor the PATH names one", INSTALL_HINT)
+        raise HeadwaterError(
+            "no Java found: neither JAVA_HOME nor the PATH names one", INSTALL_HINT
+        )
     version = _run(command, "-version")
     match = re.search(r'version "(\d+)(?:\.(\d+))?', version)
     if not match:

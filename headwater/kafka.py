@@ -54,7 +54,7 @@ def _broker_hint(settings: Settings) -> str:
 def ensure_topic(settings: Settings, topic: str, partitions: int = 4) -> None:
     """Create the topic unless it is there; the replication factor is the cluster's default."""
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import NewTopic
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     made = admin(settings).create_topics([NewTopic(topic, num_partitions=partitions)])
     try:
@@ -99,14 +99,14 @@ def offsets(
 
 def end_offsets(settings: Settings, topic: str) -> dict[int, int]:
     """Where a committed read of the topic ends now, by partition."""
-    from confluent_kafka.admin import OffsetSpec
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     return offsets(settings, topic, topic_partitions(settings, topic), OffsetSpec.latest)
 
 
 def begin_offsets(settings: Settings, topic: str) -> dict[int, int]:
     """The oldest record of the topic that retention has left, by partition."""
-    from confluent_kafka.admin import OffsetSpec
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     return offsets(settings, topic, topic_partitions(settings, topic), OffsetSpec.earliest)
 

@@ -64,9 +64,7 @@ def files(root: Path) -> dict[Path, str]:
 def main(check: bool) -> None:
     root = project_root()
     stale = [
-        file
-        for file, text in files(root).items()
-        if not file.exists() or file.read_text() != text
+        file for file, text in files(root).items() if not file.exists() or file.read_text() != text
     ]
     for file in stale:
         name = file.relative_to(root)

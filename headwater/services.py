@@ -23,7 +23,13 @@ from headwater.jars import classpath, ensure_jars, pyspark_home
 from headwater.java import find_java
 from headwater.kafka import broker_problem
 from headwater.settings import Settings, child_environment
-from headwater.spark import LOOPBACK, spark_environment, spark_properties, write_properties
+from headwater.spark import (
+    JVM_OPTIONS,
+    LOOPBACK,
+    spark_environment,
+    spark_properties,
+    write_properties,
+)
 
 STOP_SECONDS = 30
 READY_SECONDS = 120
@@ -89,7 +95,7 @@ def start(settings: Settings, say: Callable[[str], None], launched: list[Service
             if problem := service.problem(settings):
                 raise ServiceError(
                     f"{service.external} names a {service.title} of yours, but {problem}",
-                    f"start it, correct the setting, or unset {service.external} to use a local one",
+                    f"start it, correct the setting, or unset {service.external} for a local one",
                 )
             say(f"{service.title}: yours, from {service.external}")
         elif running_pid(settings, service):
@@ -174,7 +180,7 @@ def port_holder(port: int) -> str | None:
         return None
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,):
                 if connection.pid:
                     return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
                 break
@@ -267,7 +273,8 @@ def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subpro
 def _start_kafka(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
     jars = classpath(ensure_jars(settings, ["kafka"]))
     log4j = Path(__file__).with_name("log4j2-kafka.properties")
-    java = [str(find_java().command), "-Xmx512m", f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
+    java = [str(find_java().command), "-Xmx512m", *JVM_OPTIONS.split()]
+    java += [f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
     data = folder / "data"
     controller = _free_port()
     properties = {

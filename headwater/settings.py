@@ -1,4 +1,4 @@
-"""All settings, read once from the environment and an optional `.env`. Nothing else reads either."""
+"""All settings, read once from the environment and `.env`. Nothing else reads either."""
 
 import difflib
 import os
@@ -159,7 +159,9 @@ def load(dotenv: Path) -> Settings:
             for detail in error.errors()
         ]
     if loaded and loaded.catalog_type == "rest" and not loaded.catalog_uri:
-        problems.append("HEADWATER_CATALOG_URI is not set, and HEADWATER_CATALOG_TYPE=rest needs it")
+        problems.append(
+            "HEADWATER_CATALOG_URI is not set, and HEADWATER_CATALOG_TYPE=rest needs it"
+        )
     if loaded is None or problems:
         raise SettingsError(
             "\n".join(problems),
@@ -170,7 +172,9 @@ def load(dotenv: Path) -> Settings:
 
 def _unknown(name: str, where: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
-    return f"{name} (in {where}) is not a setting" + (f"; did you mean {close[0]}?" if close else "")
+    return f"{name} (in {where}) is not a setting" + (
+        f"; did you mean {close[0]}?" if close else ""
+    )
 
 
 def _allowed(detail: Any) -> str:

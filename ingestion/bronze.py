@@ -117,7 +117,8 @@ def check_rules(spark: "SparkSession", stream: Stream) -> None:
 
 def _bad_rule(stream: Stream, name: str, reason: str) -> HeadwaterError:
     return StreamFileError(
-        f"{STREAMS / stream.name}.yml: the rule {name} ({stream.rules[name]}) does not work: {reason}",
+        f"{STREAMS / stream.name}.yml: the rule {name} ({stream.rules[name]}) does not work: "
+        + reason,
         f"a rule is a SQL condition on the columns {', '.join(stream.columns)}",
     )
 

@@ -52,23 +52,24 @@ def _decode_json(rows: DataFrame, stream: Stream) -> DataFrame:
     """Adds the declared columns, and `_error`, null where all of them were found."""
     text = F.col("_kafka_value").cast("string")
     declared = ", ".join(f"`{name}`: {column.type}" for name, column in stream.columns.items())
-    # In a wrapper object, text behind the record's end is an error. Bare, Spark would ignore it.
+    # Spark ignores text behind the end of a record. In this wrapper it makes the JSON invalid, or
+    # closes the wrapper early, so that the field behind the record is not seen.
+    wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"end":0}'))
     parsed = F.from_json(
-        F.concat(F.lit('{"record":'), text, F.lit("}")),
-        f"struct<record: struct<{declared}>, corrupt: string>",
-        JSON_OPTIONS,
+        wrapped, f"struct<record: struct<{declared}>, end: int, corrupt: string>", JSON_OPTIONS
     )
     decoded = rows.withColumn("_parsed", parsed).select("*", "_parsed.record.*")
     corrupt = F.col("_parsed.corrupt").isNotNull()
+    # Spark calls a record corrupt too when a field is of another type.
+    is_json = F.when(corrupt, F.try_parse_json(wrapped).isNotNull()).otherwise(
+        F.col("_parsed.end").isNotNull()
+    )
     required = [name for name, column in stream.columns.items() if not column.optional]
     incomplete = reduce(or_, (F.col(name).isNull() for name in required), F.lit(False))
     error = (
         F.when(F.col("_kafka_value").isNull(), None)
         .when(~F.is_valid_utf8(text), _error(DESERIALIZATION, F.lit("not valid UTF-8")))
-        .when(
-            corrupt & F.try_parse_json(text).isNull(),
-            _error(DESERIALIZATION, F.lit("not valid JSON")),
-        )
+        .when(~is_json, _error(DESERIALIZATION, F.lit("not valid JSON")))
         .when(corrupt | incomplete, _error(SCHEMA, _schema_message(stream)))
     )
     return decoded.withColumn("_error", error)
@@ -84,13 +85,16 @@ def _schema_message(stream: Stream) -> Column:
 
 
 def _apply_rules(decoded: DataFrame, stream: Stream) -> DataFrame:
-    """A rule holds only when it is true: false and null both fail, and all that failed are named."""
+    """A rule holds only when it is true: false and null both fail. All that failed are named."""
     holds = {name: F.coalesce(F.expr(rule), F.lit(False)) for name, rule in stream.rules.items()}
     failed = [
         F.when(~held, F.lit(f"{name} ({stream.rules[name]})")) for name, held in holds.items()
     ]
     message = F.concat(
-        F.lit("broken: "), F.concat_ws(", ", *failed), F.lit("; found "), F.to_json(F.struct(*stream.columns))
+        F.lit("broken: "),
+        F.concat_ws(", ", *failed),
+        F.lit("; found "),
+        F.to_json(F.struct(*stream.columns)),
     )
     all_hold = reduce(and_, holds.values(), F.lit(True))
     error = F.when(F.col("_error").isNotNull(), F.col("_error")).when(

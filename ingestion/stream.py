@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from headwater.errors import StreamFileError
 
@@ -100,7 +107,9 @@ def load_stream(file: Path) -> Stream:
             f"{line}: not valid YAML: {getattr(error, 'problem', error)}", "correct the line"
         ) from error
     if not isinstance(root, yaml.MappingNode):
-        raise StreamFileError(f"{file}:1: a stream file is a mapping of keys", "see docs/streams.md")
+        raise StreamFileError(
+            f"{file}:1: a stream file is a mapping of keys", "see docs/streams.md"
+        )
     lines, problems = _key_lines(root, file)
     try:
         stream = Stream(**{**content, "name": file.stem})
@@ -140,7 +149,7 @@ def _describe(detail: Any, file: Path, lines: Lines) -> str:
     line = next(lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines)
     where = f"{file}:{line}: "
     if path == ("name",):
-        return f"{where}the file name {file.stem!r} is the stream's name: lower case letters, digits, _"
+        return f"{where}the file's name {file.stem!r} names the stream: use a-z, 0-9 and _"
     match detail["type"]:
         case "missing":
             return f"{where}{shown} is missing"

@@ -1,6 +1,6 @@
-{#- One text key from several columns. Nulls and empty texts differ, and so do ('a', 'bc') and ('ab', 'c'). -#}
-{% macro surrogate_key(columns) -%}
+{# One text key from several columns. Null is not empty text, ('a', 'bc') is not ('ab', 'c'). #}
+{% macro surrogate_key(columns) %}
     md5(to_json(array(
-        {%- for column in columns %}cast({{ column }} as string){{ ', ' if not loop.last }}{% endfor -%}
+        {% for column in columns %}cast({{ column }} as string){{ ', ' if not loop.last }}{% endfor %}
     )))
-{%- endmacro %}
+{% endmacro %}

@@ -1,4 +1,4 @@
-{#- No value lies below the minimum. -#}
+{# No value lies below the minimum. #}
 {% test at_least(model, column_name, minimum) %}
 
 select {{ column_name }}

@@ -1,4 +1,4 @@
-{#- The condition holds in every row; null does not hold. -#}
+{# The condition holds in every row; null does not hold. #}
 {% test expression_is_true(model, expression) %}
 
 select *

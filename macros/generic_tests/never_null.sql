@@ -1,4 +1,4 @@
-{#- None of the columns is null in any row: one scan for all of them. -#}
+{# None of the columns is null in any row: one scan for all of them. #}
 {% test never_null(model, columns) %}
 
 select {{ columns | join(', ') }}

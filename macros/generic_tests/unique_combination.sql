@@ -1,4 +1,4 @@
-{#- The columns together name one row. -#}
+{# The columns together name one row. #}
 {% test unique_combination(model, columns) %}
 
 select

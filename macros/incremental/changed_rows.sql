@@ -1,65 +1,65 @@
-{#-
+{#
     A query for the rows of a silver table that changed since this model last read it, each as it was
     and as it is: the keys in it are the keys to recompute. On the first run, and whenever the
     changes cannot be known, these are all rows.
 
     The snapshot that this model reads is written into the summary of the commit that it makes, so
     the next run knows where to go on. The mark is set for this model's session only.
--#}
-{% macro changed_rows(silver) -%}
-    {%- if not execute or not load_relation(silver) -%}
+#}
+{% macro changed_rows(silver) %}
+    {% if not execute or not load_relation(silver) %}
         select * from {{ silver }}
-    {%- else -%}
-        {%- set newest = _newest_snapshot(silver) -%}
-        {%- set last_read = _last_read_snapshot(silver) if is_incremental() else none -%}
-        {%- do run_query(
+    {% else %}
+        {% set newest = _newest_snapshot(silver) %}
+        {% set last_read = _last_read_snapshot(silver) if is_incremental() else none %}
+        {% do run_query(
             'set `spark.sql.iceberg.snapshot-property.' ~ _read_mark(silver) ~ '` = ' ~ newest
-        ) -%}
-        {%- if last_read and _is_ancestor(silver, last_read) -%}
-            {%- set changes = model.name ~ '__changes' -%}
-            {%- if last_read == newest -%}
+        ) %}
+        {% if last_read and _is_ancestor(silver, last_read) %}
+            {% set changes = model.name ~ '__changes' %}
+            {% if last_read == newest %}
                 select * from {{ silver }} where false
-            {%- else -%}
-                {%- do run_query(
+            {% else %}
+                {% do run_query(
                     "call lake.system.create_changelog_view(table => '" ~ silver
                     ~ "', changelog_view => '" ~ changes
                     ~ "', options => map('start-snapshot-id', '" ~ last_read
                     ~ "', 'end-snapshot-id', '" ~ newest ~ "'))"
-                ) -%}
+                ) %}
                 select * from {{ changes }}
-            {%- endif -%}
-        {%- else -%}
-            {%- if is_incremental() -%}
+            {% endif %}
+        {% else %}
+            {% if is_incremental() %}
                 {{ log(model.name ~ ': what changed in ' ~ silver ~ ' since the last run cannot be '
                     ~ 'known (rolled back, rebuilt or expired), so all of it is recomputed', info=true) }}
-            {%- endif -%}
+            {% endif %}
             select * from {{ silver }}
-        {%- endif -%}
-    {%- endif -%}
-{%- endmacro %}
+        {% endif %}
+    {% endif %}
+{% endmacro %}
 
-{%- macro _read_mark(silver) -%}
+{% macro _read_mark(silver) %}
     {{ return('headwater.read.' ~ silver.identifier) }}
-{%- endmacro -%}
+{% endmacro %}
 
-{%- macro _newest_snapshot(relation) -%}
-    {%- set found = run_query("select snapshot_id from " ~ relation ~ ".refs where name = 'main'") -%}
+{% macro _newest_snapshot(relation) %}
+    {% set found = run_query("select snapshot_id from " ~ relation ~ ".refs where name = 'main'") %}
     {{ return(found.columns[0].values()[0] | string) }}
-{%- endmacro -%}
+{% endmacro %}
 
-{%- macro _last_read_snapshot(silver) -%}
-    {%- set found = run_query(
+{% macro _last_read_snapshot(silver) %}
+    {% set found = run_query(
         "select s.summary['" ~ _read_mark(silver) ~ "'] from " ~ this ~ ".snapshots as s "
         ~ "inner join " ~ this ~ ".history as h on s.snapshot_id = h.snapshot_id "
         ~ "where h.is_current_ancestor and s.summary['" ~ _read_mark(silver) ~ "'] is not null "
         ~ "order by s.committed_at desc limit 1"
-    ) -%}
+    ) %}
     {{ return(found.columns[0].values()[0] if found.rows else none) }}
-{%- endmacro -%}
+{% endmacro %}
 
-{%- macro _is_ancestor(relation, snapshot) -%}
-    {%- set found = run_query(
+{% macro _is_ancestor(relation, snapshot) %}
+    {% set found = run_query(
         "select 1 from " ~ relation ~ ".history where is_current_ancestor and snapshot_id = " ~ snapshot
-    ) -%}
+    ) %}
     {{ return(found.rows | length > 0) }}
-{%- endmacro -%}
+{% endmacro %}

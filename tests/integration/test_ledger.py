@@ -1,0 +1,176 @@
+"""The table says where its stream stands, and refuses a writer who has not seen all of it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from headwater.catalog import open_catalog
+from headwater.errors import TableMovedError
+from headwater.settings import Settings
+from ingestion.ingest import Ingestion
+from ingestion.ledger import next_stamp, position_of_rows, read_position
+from ingestion.stream import Stream, load_streams
+from tests.integration.outside import assert_table_is_topic, land, read_table, send
+
+VALUE = b'{"event_time": "2026-01-05T14:30:00", "ticker": "AAPL", "price": 1}'
+
+
+@pytest.fixture
+def stream(spark: SparkSession) -> Iterator[Stream]:
+    """A stream of its own for each test."""
+    name = f"ledger_{uuid4().hex[:8]}"
+    yield load_streams(["stocks"])[0].model_copy(update={"name": name, "topic": name})
+    spark.sql(f"drop table if exists lake.bronze.{name} purge")
+
+
+def load(settings: Settings, stream: Stream) -> Table:
+    return open_catalog(settings).load_table(stream.table)
+
+
+def end(run: Ingestion) -> BaseException | None:
+    while run.is_running:
+        pass
+    run.stop()
+    return run.failure
+
+
+def test_a_writer_that_was_overtaken_is_refused(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    send(settings, stream.topic, *[VALUE] * 10)
+    land(spark, settings, stream)
+    send(settings, stream.topic, *[VALUE] * 10)
+    zombie = Ingestion(spark, settings, stream)  # has looked at the table, then sleeps
+    land(spark, settings, stream)  # another one takes over
+    zombie.start(once=True)
+    assert isinstance(end(zombie), TableMovedError)
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 20
+
+
+def test_two_first_writers_cannot_both_win(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    send(settings, stream.topic, *[VALUE] * 10)
+    late = Ingestion(spark, settings, stream)  # made the table; it has no snapshot yet
+    land(spark, settings, stream)
+    late.start(once=True)
+    assert isinstance(end(late), TableMovedError)
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 10
+
+
+def test_a_compaction_in_between_is_no_conflict(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    for _ in range(3):
+        send(settings, stream.topic, *[VALUE] * 10)
+        land(spark, settings, stream)
+    writer = Ingestion(spark, settings, stream)
+    send(settings, stream.topic, *[VALUE] * 10)
+    spark.sql(
+        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    writer.start(once=True)
+    assert end(writer) is None
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 40
+
+
+def test_a_rollback_in_between_is_refused_and_the_next_run_reads_again(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    send(settings, stream.topic, *[VALUE] * 10)
+    land(spark, settings, stream)
+    first = load(settings, stream).current_snapshot()
+    assert first is not None
+    send(settings, stream.topic, *[VALUE] * 10)
+    land(spark, settings, stream)
+    writer = Ingestion(spark, settings, stream)
+    send(settings, stream.topic, *[VALUE] * 10)
+    spark.sql(f"call lake.system.rollback_to_snapshot('{stream.table}', {first.snapshot_id})")
+    writer.start(once=True)
+    assert isinstance(end(writer), TableMovedError)
+    land(spark, settings, stream)
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 30
+
+
+def test_rows_and_marks_give_the_same_position(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    for _ in range(3):
+        send(settings, stream.topic, *[VALUE] * 50)
+        land(spark, settings, stream)
+    table = load(settings, stream)
+    marked = read_position(table)
+    assert position_of_rows(table) == (marked.offsets, marked.newest_stamp)
+    # Compaction mixes the partitions in one file, so that its bounds say nothing any more.
+    spark.sql(
+        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    assert position_of_rows(load(settings, stream)) == (marked.offsets, marked.newest_stamp)
+
+
+def test_without_any_mark_the_rows_decide(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    send(settings, stream.topic, *[VALUE] * 20)
+    land(spark, settings, stream)
+    rows = spark.table(f"lake.{stream.table}").collect()
+    schema = spark.table(f"lake.{stream.table}").schema
+    spark.createDataFrame(rows, schema).writeTo(f"lake.{stream.table}").overwritePartitions()
+    spark.sql(
+        f"call lake.system.expire_snapshots(table => '{stream.table}', "
+        "older_than => timestamp '2100-01-01', retain_last => 1)"
+    )
+    send(settings, stream.topic, *[VALUE] * 20)
+    land(spark, settings, stream)
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 40
+
+
+def test_a_dropped_table_is_filled_again_from_the_start(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    send(settings, stream.topic, *[VALUE] * 10)
+    land(spark, settings, stream)
+    spark.sql(f"drop table lake.{stream.table} purge")
+    land(spark, settings, stream)
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 10
+
+
+def test_start_latest_is_settled_when_the_table_is_made(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    stream = stream.model_copy(update={"start": "latest"})
+    send(settings, stream.topic, *[VALUE] * 10)
+    assert land(spark, settings, stream).progress.rows == 0
+    send(settings, stream.topic, *[VALUE] * 5)
+    assert land(spark, settings, stream).progress.rows == 5
+
+
+def test_a_run_with_nothing_new_commits_nothing(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    send(settings, stream.topic, VALUE)
+    land(spark, settings, stream)
+    before = load(settings, stream).current_snapshot()
+    assert land(spark, settings, stream).progress.commits == 0
+    assert load(settings, stream).current_snapshot() == before
+
+
+def test_each_commit_has_one_stamp_and_stamps_grow(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    stream = stream.model_copy(
+        update={"batch": stream.batch.model_copy(update={"max_records": 20})}
+    )
+    send(settings, stream.topic, *[VALUE] * 60)
+    run = land(spark, settings, stream)
+    stamps = read_table(settings, stream.table, "_ingested_at")["_ingested_at"].unique()
+    assert run.progress.commits == len(stamps) >= 3
+    assert next_stamp(datetime.now(UTC) + timedelta(hours=1)) > datetime.now(UTC) + timedelta(
+        minutes=59
+    )
