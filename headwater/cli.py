@@ -241,13 +241,13 @@ def ingest(streams: tuple[str, ...], once: bool) -> None:
     from ingestion.stream import load_streams
 
     chosen = load_streams(list(streams))
-    stop = _stop_flag()
 
     from headwater.spark import spark_session
     from ingestion.ingest import Ingestion
 
     with console.status("Starting Spark"):
         spark = spark_session(settings(), "ingest")
+    stop = _stop_flag()  # after Spark has started, since PySpark sets a handler of its own
     began = time.monotonic()
     runs = [Ingestion(spark, settings(), stream) for stream in chosen]
     try:

@@ -1,7 +1,6 @@
 """What people see: one console, tables, progress bars, events of long-running work."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,8 +20,9 @@ from rich.table import Table
 
 from headwater.errors import HeadwaterError
 
-# Wide enough for the tables when the output goes to a file or a pipe.
-console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+console = Console(highlight=False)
+if not console.is_terminal:  # a file or a pipe: wide enough for the tables
+    console.width = max(console.width, 110)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

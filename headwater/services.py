@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from headwater.java import find_java
 from headwater.kafka import broker_problem
 from headwater.settings import Settings, child_environment
 from headwater.spark import (
-    JVM_OPTIONS,
+    FAST_START,
     LOOPBACK,
     spark_environment,
     spark_properties,
@@ -34,6 +34,7 @@ from headwater.spark import (
 STOP_SECONDS = 30
 READY_SECONDS = 120
 LOG_LINES = 12
+FULL_DISK_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,17 @@ def up(settings: Settings, say: Callable[[str], None]) -> None:
     wait_ready(settings, launched, say)
 
 
-def start(settings: Settings, say: Callable[[str], None], launched: list[Service]) -> None:
+def start(
+    settings: Settings,
+    say: Callable[[str], None],
+    launched: list[Service],
+    only: Container[str] = ("kafka", "thrift"),
+) -> None:
     """Launch what is not running yet, without waiting; `launched` gets what to wait for."""
     ensure_namespaces(settings)
     for service in services(settings):
+        if service.name not in only:
+            continue
         if service.external:
             if problem := service.problem(settings):
                 raise ServiceError(
@@ -114,7 +122,7 @@ def wait_ready(settings: Settings, launched: list[Service], say: Callable[[str],
                 raise ServiceError(
                     f"the {service.title} ended while it started. The last lines of its log:\n"
                     + log_tail(service.log(settings)),
-                    f"mend what the log names, then run `headwater up`; {service.log(settings)}",
+                    _start_hint(settings, service),
                 )
             if time.monotonic() - began > READY_SECONDS:
                 raise ServiceError(
@@ -127,14 +135,16 @@ def wait_ready(settings: Settings, launched: list[Service], say: Callable[[str],
 
 
 @contextmanager
-def borrowed_stack(settings: Settings, say: Callable[[str], None]) -> Iterator[list[Service]]:
+def borrowed_stack(
+    settings: Settings, say: Callable[[str], None], only: Container[str] = ("kafka", "thrift")
+) -> Iterator[list[Service]]:
     """The stack for a while: what was not running is launched, and stopped again at the end.
 
     Yields what was launched; wait for it with `wait_ready`, when it is needed.
     """
     launched: list[Service] = []
     try:
-        start(settings, say, launched)
+        start(settings, say, launched, only)
         yield launched
     finally:
         for service in reversed(launched):
@@ -194,7 +204,14 @@ def log_tail(log: Path) -> str:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return "  (no log)"
-    return "\n".join(f"  {line[:200]}" for line in lines[-LOG_LINES:]) or "  (the log is empty)"
+    told = [line for line in lines if not line.lstrip().startswith("at ")]  # no stack frames
+    return "\n".join(f"  {line[:200]}" for line in told[-LOG_LINES:]) or "  (the log is empty)"
+
+
+def _start_hint(settings: Settings, service: Service) -> str:
+    if shutil.disk_usage(settings.home).free < FULL_DISK_BYTES:
+        return "the disk is full: free some space, or set HEADWATER_HOME to another disk"
+    return f"mend what the log names, then run `headwater up`; {service.log(settings)}"
 
 
 def _launch(settings: Settings, service: Service, say: Callable[[str], None]) -> None:
@@ -273,7 +290,7 @@ def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subpro
 def _start_kafka(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
     jars = classpath(ensure_jars(settings, ["kafka"]))
     log4j = Path(__file__).with_name("log4j2-kafka.properties")
-    java = [str(find_java().command), "-Xmx512m", *JVM_OPTIONS.split()]
+    java = [str(find_java().command), "-Xmx512m", *FAST_START.split()]
     java += [f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
     data = folder / "data"
     controller = _free_port()
@@ -311,7 +328,7 @@ def _start_kafka(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
 
 def _start_thrift(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
     log = settings.logs / "thrift.log"
-    properties = spark_properties(settings, log)
+    properties = spark_properties(settings, log, FAST_START)
     properties |= {
         "spark.app.name": "headwater thrift",
         "spark.hadoop.hive.server2.thrift.port": str(settings.thrift_port),

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 CATALOG = "lake"
 LOOPBACK = "127.0.0.1"
-# Most statements here meet a cold JVM. The second compiler would take the cores from the queries
-# for minutes before it pays off: a first `dbt build` takes 28 s without it, 45 s with it.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
+# A statement of a first `dbt build` meets a cold JVM: the second compiler would take the cores from
+# the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
+THROUGHPUT = "-XX:+UseParallelGC"
 
 
-def spark_properties(settings: Settings, log: Path) -> dict[str, str]:
+def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[str, str]:
     """The Spark configuration that ingestion and the Thrift server share."""
     jars = classpath(ensure_jars(settings, [n for n in needed_sets(settings) if n != "kafka"]))
     log4j = Path(__file__).with_name("log4j2-spark.properties")
@@ -31,7 +32,7 @@ def spark_properties(settings: Settings, log: Path) -> dict[str, str]:
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dlog4j2.configurationFile={log4j} "
+        "spark.driver.extraJavaOptions": f"{jvm_options} -Dlog4j2.configurationFile={log4j} "
         f"-Dheadwater.log={log}",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": CATALOG,
@@ -73,7 +74,7 @@ def spark_session(settings: Settings, name: str) -> "SparkSession":
     find_java()
     log = settings.logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    properties = spark_properties(settings, log)
+    properties = spark_properties(settings, log, THROUGHPUT)
     # ANSI mode would let one bad cast in a rule end a batch; with it off, a bad cast is null, and
     # null fails the rule: an error row.
     properties["spark.sql.ansi.enabled"] = "false"

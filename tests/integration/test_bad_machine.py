@@ -31,7 +31,7 @@ def test_without_java_the_message_says_what_to_install(home: dict[str, str]) -> 
 
 
 def test_doctor_finds_a_wrong_java_home_and_a_foreign_worker_python(home: dict[str, str]) -> None:
-    env = {**home, "JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "/usr/bin/false"}
+    env = {**home, "JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "/usr/bin/false", "COLUMNS": "400"}
     done = run(HEADWATER, "doctor", env=env)
     assert done.returncode == 1
     output = " ".join(done.stdout.split())
@@ -52,7 +52,7 @@ def test_doctor_finds_an_old_java_and_a_trimmed_one(home: dict[str, str], tmp_pa
             f"*) echo {modules};; esac\n"
         )
         java.chmod(0o755)
-        done = run(HEADWATER, "doctor", env={**home, "JAVA_HOME": str(tmp_path)})
+        done = run(HEADWATER, "doctor", env={**home, "JAVA_HOME": str(tmp_path), "COLUMNS": "400"})
         assert done.returncode == 1
         assert words in " ".join(done.stdout.split())
 

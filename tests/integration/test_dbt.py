@@ -1,0 +1,211 @@
+"""The dbt project on a real Thrift server: what it builds, and what it leaves alone."""
+
+import json
+import shutil
+from collections import defaultdict
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.produce import Shares, produce
+from headwater.settings import Settings
+from ingestion.stream import load_streams
+from tests.conftest import DBT, ROOT, run
+from tests.integration.outside import land, read_table, send
+
+BARS = "gold.fct_stock_bars_1m"
+PRICES = "silver.stg_stocks__prices"
+
+Bars = dict[tuple[str, datetime], tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def dbt_env(stack: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Plain dbt from the project's root; only its scratch folders are the test's own."""
+    scratch = tmp_path_factory.mktemp("dbt")
+    return {
+        **stack,
+        "DBT_TARGET_PATH": str(scratch / "target"),
+        "DBT_LOG_PATH": str(scratch / "logs"),
+    }
+
+
+def dbt(env: dict[str, str], *arguments: str) -> str:
+    done = run(DBT, *arguments, env=env, timeout=500)
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(spark: Any, settings: Settings, dbt_env: dict[str, str]) -> dict[str, str]:
+    """A first wave in every layer."""
+    shares = Shares(bad=0.05, late=0.05, duplicates=0.1)
+    produce(settings, "stocks", 20_000, None, 21, shares, lambda _: None)
+    land(spark, settings, load_streams(["stocks"])[0])
+    output = dbt(dbt_env, "build")
+    assert "ERROR=0" in output
+    assert "WARN=0" in output
+    return dbt_env
+
+
+def bars(settings: Settings) -> Bars:
+    return {
+        (row["ticker"], row["window_start"]): (
+            row["open"], row["high"], row["low"], row["close"], row["trades"],
+            row["first_event_time"], row["last_event_time"],
+        )
+        for row in read_table(settings, BARS).to_pylist()
+    }  # fmt: skip
+
+
+def bars_by_hand(settings: Settings) -> Bars:
+    """The bars as the definition says, computed in plain Python from the bronze rows."""
+    trades: dict[tuple[str, datetime, Decimal], tuple[Any, ...]] = {}
+    for row in read_table(settings, "bronze.stocks").to_pylist():
+        if row["_error_type"] is not None or row["_kafka_value"] is None:
+            continue
+        order = (row["_kafka_timestamp"], row["_kafka_partition"], row["_kafka_offset"])
+        key = (row["ticker"], row["event_time"], row["price"])
+        trades[key] = max(order, trades.get(key, order))
+    minutes = defaultdict(list)
+    for (ticker, event_time, price), order in trades.items():
+        minute = event_time.replace(second=0, microsecond=0)
+        minutes[ticker, minute].append((event_time, *order, price))
+    result: Bars = {}
+    for key, found in minutes.items():
+        found.sort()
+        prices = [trade[-1] for trade in found]
+        result[key] = (
+            prices[0], max(prices), min(prices), prices[-1], len(found), found[0][0], found[-1][0],
+        )  # fmt: skip
+    return result
+
+
+@pytest.mark.usefixtures("built")
+def test_the_bars_are_what_an_independent_computation_gives(settings: Settings) -> None:
+    expected = bars_by_hand(settings)
+    assert len(expected) > 1000
+    assert bars(settings) == expected
+
+
+def test_a_second_build_changes_no_row_and_makes_no_commit(
+    built: dict[str, str], settings: Settings
+) -> None:
+    def content() -> dict[str, Any]:
+        rows = {
+            name: read_table(settings, name).sort_by([(column, "ascending") for column in key])
+            for name, key in {
+                PRICES: ["price_id"],
+                BARS: ["ticker", "window_start"],
+                "gold.dim_tickers": ["ticker"],
+            }.items()
+        }
+        return {name: table.to_pylist() for name, table in rows.items()}
+
+    before = content(), _snapshots(settings, PRICES), _snapshots(settings, BARS)
+    dbt(built, "build")
+    assert (content(), _snapshots(settings, PRICES), _snapshots(settings, BARS)) == before
+
+
+def _snapshots(settings: Settings, name: str) -> list[int]:
+    from headwater.catalog import open_catalog
+
+    return [one.snapshot_id for one in open_catalog(settings).load_table(name).snapshots()]
+
+
+def test_a_late_row_touches_its_minute_and_no_other(
+    built: dict[str, str], settings: Settings, spark: Any
+) -> None:
+    before = bars(settings)
+    key = next(iter(sorted(before)))
+    late = {
+        "ticker": key[0],
+        "event_time": key[1].isoformat(),
+        "price": 0.01,
+    }
+    duplicate = json.dumps({**late, "price": float(before[key][0])})
+    send(settings, "stocks-in", json.dumps(late).encode(), duplicate.encode())
+    land(spark, settings, load_streams(["stocks"])[0])
+    dbt(built, "run", "--select", "stg_stocks__prices+")
+    after = bars(settings)
+    assert after == bars_by_hand(settings)
+    assert {one for one in after if after[one] != before.get(one)} == {key}
+    assert after[key][2] == Decimal("0.01")
+    added = read_table(settings, BARS).num_rows - len(before)
+    assert added == 0
+
+
+@pytest.mark.usefixtures("built")
+def test_of_equal_prices_the_newest_by_the_total_order_stands(settings: Settings) -> None:
+    """Whichever run brought it, and in whatever order they came."""
+    newest = {row["price_id"]: row for row in read_table(settings, PRICES).to_pylist()}
+    expected = {}
+    for row in read_table(settings, "bronze.stocks").to_pylist():
+        if row["_error_type"] is None and row["_kafka_value"] is not None:
+            key = (row["ticker"], row["event_time"], row["price"])
+            order = (row["_kafka_timestamp"], row["_kafka_partition"], row["_kafka_offset"])
+            expected[key] = max(order, expected.get(key, order))
+    found = {
+        (row["ticker"], row["event_time"], row["price"]): (
+            row["_kafka_timestamp"], row["_kafka_partition"], row["_kafka_offset"],
+        )
+        for row in newest.values()
+    }  # fmt: skip
+    assert found == expected
+
+
+def test_gold_recomputes_wholly_when_its_source_was_rebuilt(
+    built: dict[str, str], settings: Settings
+) -> None:
+    dbt(built, "run", "--select", "stg_stocks__prices", "--full-refresh")
+    output = dbt(built, "run", "--select", "fct_stock_bars_1m")
+    assert "so all of it is recomputed" in output
+    assert bars(settings) == bars_by_hand(settings)
+
+
+@pytest.mark.usefixtures("built")
+def test_comments_reach_the_tables(settings: Settings) -> None:
+    from headwater.catalog import open_catalog
+
+    catalog = open_catalog(settings)
+    bronze = catalog.load_table("bronze.stocks").schema()
+    described = load_streams(["stocks"])[0].columns["ticker"].description
+    assert bronze.find_field("ticker").doc == described
+    assert all(field.doc for field in bronze.fields)
+    for name in (PRICES, BARS, "gold.dim_tickers"):
+        schema = catalog.load_table(name).schema()
+        assert all(field.doc for field in schema.fields), name
+        assert schema.find_field("ticker").doc == described
+
+
+def test_freshness_is_known_for_every_source(built: dict[str, str]) -> None:
+    dbt(built, "source", "freshness")
+    results = json.loads((Path(built["DBT_TARGET_PATH"]) / "sources.json").read_text())["results"]
+    assert [one["status"] for one in results] == ["pass"]
+
+
+def test_the_docs_site_is_one_file_with_every_model(built: dict[str, str]) -> None:
+    dbt(built, "docs", "generate", "--static")
+    site = (Path(built["DBT_TARGET_PATH"]) / "static_index.html").read_text()
+    for name in ("fct_stock_bars_1m", "dim_tickers", "stg_stocks__prices", "stock_price_charts"):
+        assert name in site
+
+
+def test_a_merge_without_a_key_is_an_error(dbt_env: dict[str, str], tmp_path: Path) -> None:
+    for name in ("macros", "profiles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "dbt_project.yml", tmp_path)
+    model = tmp_path / "models" / "silver" / "keyless.sql"
+    model.parent.mkdir(parents=True)
+    model.write_text(
+        "{{ config(materialized='incremental', incremental_strategy='merge') }}\nselect 1 as one\n"
+    )
+    env = {**dbt_env, "DBT_PROFILES_DIR": str(tmp_path / "profiles")}
+    first = run(DBT, "run", env=env, cwd=tmp_path)
+    assert first.returncode == 0, first.stdout
+    second = run(DBT, "run", env=env, cwd=tmp_path)
+    assert second.returncode == 1
+    assert "merges without a unique_key" in second.stdout
