@@ -18,7 +18,7 @@ from headwater.jars import ensure_jars, needed_sets
 from headwater.produce import Shares, produce
 from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
-from headwater.spark import spark_session
+from headwater.spark import FAST_START, spark_session
 from headwater.status import list_tables, table_status
 from ingestion.ingest import Ingestion
 from ingestion.stream import load_streams
@@ -59,7 +59,7 @@ def run_demo(settings: Settings) -> None:
         with steps.step("Start a Kafka broker (a Spark Thrift server starts meanwhile)"):
             wait_ready(settings, kafka, _say)
         with ThreadPoolExecutor(3) as pool:
-            starting = pool.submit(spark_session, settings, "ingest")
+            starting = pool.submit(spark_session, settings, "ingest", FAST_START)
             pool.submit(parsed_project, settings)
             thrift_ready = pool.submit(wait_ready, settings, thrift, _say)
             with steps.step(f"Produce {ROWS:,} stock prices: good, late, duplicate and bad ones"):

@@ -69,12 +69,12 @@ def write_properties(folder: Path, properties: dict[str, str]) -> Path:
     return file
 
 
-def spark_session(settings: Settings, name: str) -> "SparkSession":
+def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) -> "SparkSession":
     """The Spark session of this process."""
     find_java()
     log = settings.logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    properties = spark_properties(settings, log, THROUGHPUT)
+    properties = spark_properties(settings, log, jvm_options)
     # ANSI mode would let one bad cast in a rule end a batch; with it off, a bad cast is null, and
     # null fails the rule: an error row.
     properties["spark.sql.ansi.enabled"] = "false"

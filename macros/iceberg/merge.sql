@@ -2,7 +2,8 @@
     Merge for incremental models on Iceberg. Beyond the adapter's own:
     - without unique_key it is an error, where the adapter would append;
     - meta.newest_by names the columns of the total order: a row is updated only by a newer one;
-    - meta.prune_by names a time column of the key: only the days that the increment touches are
+    - meta.prune_by maps a time column of the key to the column of the increment (see
+      macros/incremental) that falls on the same day: only the days that the increment touches are
       read in the target, and an empty increment commits nothing.
 #}
 {% macro spark__get_merge_sql(target, source, unique_key, dest_columns, incremental_predicates) %}
@@ -14,18 +15,23 @@
     {% endif %}
     {% set keys = [unique_key] if unique_key is string else unique_key %}
     {% set newest_by = config.get('meta', {}).get('newest_by', []) %}
-    {% set prune_by = config.get('meta', {}).get('prune_by') %}
+    {% set prune_by = config.get('meta', {}).get('prune_by', {}) %}
     {% set predicates = (incremental_predicates or []) | list %}
     {% for key in keys %}
         {% do predicates.append('DBT_INTERNAL_SOURCE.' ~ key ~ ' = DBT_INTERNAL_DEST.' ~ key) %}
     {% endfor %}
-    {% set days = _touched_days(source, prune_by) if prune_by else none %}
-    {% if days == [] %}
+    {% set untouched = [] %}
+    {% for column, in_increment in prune_by.items() %}
+        {% set days = _touched_days(in_increment) %}
+        {% if days %}
+            {% do predicates.append(_on_days('DBT_INTERNAL_DEST.' ~ column, days)) %}
+        {% else %}
+            {% do untouched.append(column) %}
+        {% endif %}
+    {% endfor %}
+    {% if untouched %}
         select 'nothing new to merge' as outcome
     {% else %}
-        {% if days %}
-            {% do predicates.append(_on_days('DBT_INTERNAL_DEST.' ~ prune_by, days)) %}
-        {% endif %}
         merge into {{ target }} as DBT_INTERNAL_DEST
         using {{ source }} as DBT_INTERNAL_SOURCE
         on {{ predicates | join('\n            and ') }}
@@ -34,9 +40,10 @@
     {% endif %}
 {% endmacro %}
 
-{% macro _touched_days(source, column) %}
+{% macro _touched_days(column) %}
     {% set found = run_query(
-        'select distinct cast(' ~ column ~ ' as date) as day from ' ~ source ~ ' order by day'
+        'select distinct cast(' ~ column ~ ' as date) as day from ' ~ increment_view()
+        ~ ' where ' ~ column ~ ' is not null order by day'
     ) %}
     {{ return(found.columns[0].values() | map('string') | list) }}
 {% endmacro %}

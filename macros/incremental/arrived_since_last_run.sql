@@ -6,7 +6,10 @@
 #}
 {% macro arrived_since_last_run(bronze) %}
     {% if execute and is_incremental() %}
-        _ingested_at > {{ _newest_arrival(this) }} and _ingested_at <= {{ _newest_arrival(bronze) }}
+        {% set condition = '_ingested_at > ' ~ _newest_arrival(this)
+            ~ ' and _ingested_at <= ' ~ _newest_arrival(bronze) %}
+        {% do _keep_increment('select * from ' ~ bronze ~ ' where ' ~ condition) %}
+        {{ condition }}
     {% else %}
         true
     {% endif %}
@@ -15,5 +18,5 @@
 {# Iceberg answers this from its metadata; no row is read. #}
 {% macro _newest_arrival(relation) %}
     {% set found = run_query('select cast(max(_ingested_at) as string) from ' ~ relation) %}
-    timestamp '{{ found.columns[0].values()[0] or '1970-01-01' }}'
+    {{ return("timestamp '" ~ (found.columns[0].values()[0] or '1970-01-01') ~ "'") }}
 {% endmacro %}

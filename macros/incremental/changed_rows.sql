@@ -7,34 +7,36 @@
     the next run knows where to go on. The mark is set for this model's session only.
 #}
 {% macro changed_rows(silver) %}
-    {% if not execute or not load_relation(silver) %}
-        select * from {{ silver }}
-    {% else %}
+    {% if execute and load_relation(silver) %}
         {% set newest = _newest_snapshot(silver) %}
-        {% set last_read = _last_read_snapshot(silver) if is_incremental() else none %}
         {% do run_query(
             'set `spark.sql.iceberg.snapshot-property.' ~ _read_mark(silver) ~ '` = ' ~ newest
         ) %}
-        {% if last_read and _is_ancestor(silver, last_read) %}
-            {% set changes = model.name ~ '__changes' %}
-            {% if last_read == newest %}
-                select * from {{ silver }} where false
-            {% else %}
-                {% do run_query(
-                    "call lake.system.create_changelog_view(table => '" ~ silver
-                    ~ "', changelog_view => '" ~ changes
-                    ~ "', options => map('start-snapshot-id', '" ~ last_read
-                    ~ "', 'end-snapshot-id', '" ~ newest ~ "'))"
-                ) %}
-                select * from {{ changes }}
-            {% endif %}
-        {% else %}
-            {% if is_incremental() %}
-                {{ log(model.name ~ ': what changed in ' ~ silver ~ ' since the last run cannot be '
-                    ~ 'known (rolled back, rebuilt or expired), so all of it is recomputed', info=true) }}
-            {% endif %}
-            select * from {{ silver }}
-        {% endif %}
+    {% endif %}
+    {% if newest and is_incremental() %}
+        {% do _keep_changes(silver, _last_read_snapshot(silver), newest) %}
+        select * from {{ increment_view() }}
+    {% else %}
+        select * from {{ silver }}
+    {% endif %}
+{% endmacro %}
+
+{% macro _keep_changes(silver, last_read, newest) %}
+    {% if last_read == newest %}
+        {% do _keep_increment('select * from ' ~ silver ~ ' where false') %}
+    {% elif last_read and _is_ancestor(silver, last_read) %}
+        {% do run_query(
+            "call lake.system.create_changelog_view(table => '" ~ silver
+            ~ "', changelog_view => '" ~ increment_view()
+            ~ "', options => map('start-snapshot-id', '" ~ last_read
+            ~ "', 'end-snapshot-id', '" ~ newest ~ "'))"
+        ) %}
+    {% else %}
+        {{ log(
+            model.name ~ ': what changed in ' ~ silver ~ ' since the last run cannot be known '
+            ~ '(rolled back, rebuilt or expired), so all of it is recomputed', info=true
+        ) }}
+        {% do _keep_increment('select * from ' ~ silver) %}
     {% endif %}
 {% endmacro %}
 

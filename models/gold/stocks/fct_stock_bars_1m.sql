@@ -4,7 +4,7 @@
         incremental_strategy='merge',
         unique_key=['ticker', 'window_start'],
         partition_by=['days(window_start)'],
-        meta={'prune_by': 'window_start'},
+        meta={'prune_by': {'window_start': 'event_time'}},
     )
 }}
 

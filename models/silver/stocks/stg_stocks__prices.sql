@@ -6,7 +6,7 @@
         partition_by=['days(event_time)'],
         meta={
             'newest_by': ['_kafka_timestamp', '_kafka_partition', '_kafka_offset'],
-            'prune_by': 'event_time',
+            'prune_by': {'event_time': 'event_time'},
         },
     )
 }}
