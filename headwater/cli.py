@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -242,6 +243,8 @@ def ingest(streams: tuple[str, ...], once: bool) -> None:
 
     chosen = load_streams(list(streams))
 
+    from py4j.protocol import Py4JError
+
     from headwater.spark import spark_session
     from ingestion.ingest import Ingestion
 
@@ -258,7 +261,8 @@ def ingest(streams: tuple[str, ...], once: bool) -> None:
         for run in runs:
             run.stop()
         _summary(runs, time.monotonic() - began)
-        spark.stop()
+        with suppress(Py4JError, OSError):  # the JVM may be gone
+            spark.stop()
     for run in runs:
         run.raise_failure()
 

@@ -111,11 +111,17 @@ def begin_offsets(settings: Settings, topic: str) -> dict[int, int]:
     return offsets(settings, topic, topic_partitions(settings, topic), OffsetSpec.earliest)
 
 
-def lag(settings: Settings, topic: str, position: dict[str, dict[str, int]]) -> int:
-    """How many offsets of the topic lie behind this position (topic, partition, next offset)."""
+def lag(settings: Settings, topic: str, position: dict[str, dict[str, int]]) -> int | None:
+    """How many offsets of the topic lie ahead of this position; None while no broker answers."""
+    from confluent_kafka import KafkaException
+
     known = position.get(topic, {})
-    begin = begin_offsets(settings, topic)
+    try:
+        begin = begin_offsets(settings, topic)
+        ends = end_offsets(settings, topic)
+    except KafkaException:
+        return None
     return sum(
-        end - max(known.get(str(partition), 0), begin[partition])
-        for partition, end in end_offsets(settings, topic).items()
+        end - max(known.get(str(partition), 0), begin.get(partition, 0))
+        for partition, end in ends.items()
     )

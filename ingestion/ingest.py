@@ -1,6 +1,7 @@
 """Run streams: Structured Streaming reads Kafka, each micro-batch becomes one commit to bronze."""
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -11,16 +12,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+from py4j.protocol import Py4JError
+
 from headwater.catalog import open_catalog
 from headwater.errors import HeadwaterError
 from headwater.kafka import lag, require_broker, topic_partitions
 from headwater.settings import Settings
 from ingestion.bronze import check_rules, ensure_table
 from ingestion.decode import ERROR_TYPES, decode
-from ingestion.ledger import Offsets, Position, commit, read_position
+from ingestion.ledger import Offsets, Position, commit, own_position, read_position
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -51,16 +56,12 @@ class Ingestion:
         self._spark = spark
         self._batch_done = threading.Lock()
         self._stopping = False
-        # The checkpoint serves this run alone: where to go on stands in the table.
-        self._checkpoints = settings.home / "checkpoints" / stream.name
-        self._checkpoint = self._checkpoints / uuid.uuid4().hex
+        self._checkpoint = _new_checkpoint(settings.home / "checkpoints" / stream.name)
         self._position = self._prepare()
         self._query: StreamingQuery | None = None
 
     def start(self, once: bool) -> None:
         """`once` reads what is there now and ends; otherwise the run goes on until `stop`."""
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
-        self._checkpoint.mkdir(parents=True)
         reader = (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
@@ -79,15 +80,27 @@ class Ingestion:
 
     @property
     def is_running(self) -> bool:
-        return self._query is not None and self._query.isActive
+        try:
+            return self._query is not None and self._query.isActive
+        except (Py4JError, OSError) as error:  # the JVM is gone
+            if self.failure is None:
+                self.failure = HeadwaterError(
+                    f"Spark's process ended while it ran stream {self.stream.name}: {error}",
+                    "start it again: it goes on from the table. If memory ran out, raise "
+                    "HEADWATER_SPARK_DRIVER_MEMORY or lower batch.max_records in the stream file; "
+                    f"Spark's log: {self._settings.logs / 'ingest.log'}",
+                )
+            return False
 
     @property
     def failed(self) -> bool:
-        return self.failure is not None or bool(self._query and self._query.exception())
+        if self.failure is None and self._query is not None:
+            self.failure = self._query.exception()
+        return self.failure is not None
 
     @property
-    def lag(self) -> int:
-        """Records in the topic that are not in the table yet."""
+    def lag(self) -> int | None:
+        """Records in the topic that are not in the table yet; None while no broker answers."""
         return lag(self._settings, self.stream.topic, self._position.offsets)
 
     def stop(self) -> None:
@@ -95,19 +108,15 @@ class Ingestion:
         self._stopping = True
         if self._batch_done.acquire(timeout=FINISH_BATCH_SECONDS):
             self._batch_done.release()
-        if self._query:
+        if self._query and self.is_running:
             self._query.stop()
-        self.close()
-
-    def close(self) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def raise_failure(self) -> None:
         """The reason of a run that ended by itself, if it failed."""
-        if self.failure is None and self._query is not None:
-            self.failure = self._query.exception()
-        if self.failure is None:
+        if not self.failed:
             return
+        assert self.failure is not None  # noqa: S101
         if isinstance(self.failure, HeadwaterError):
             raise self.failure
         raise HeadwaterError(
@@ -126,10 +135,10 @@ class Ingestion:
             )
         check_rules(self._spark, self.stream)
         ensure_table(self._spark, self._settings, self.stream)
-        return self._read_position()
+        return read_position(self._load_table())
 
-    def _read_position(self) -> Position:
-        return read_position(open_catalog(self._settings).load_table(self.stream.table))
+    def _load_table(self) -> "Table":
+        return open_catalog(self._settings).load_table(self.stream.table)
 
     def _starting_offsets(self) -> Offsets:
         """Spark wants every partition of the topic named; one without rows starts at its oldest."""
@@ -163,16 +172,26 @@ class Ingestion:
             F.count(F.lit(1)).alias("rows"),
             *(F.count_if(F.col("_error_type") == kind).alias(kind) for kind in ERROR_TYPES),
         )
-        commit(rows, self.stream.table, self._position, end)
-        self._position = self._read_position()
+        stamp = commit(rows, self.stream.table, self._position, end)
+        self._position = own_position(self._load_table(), stamp, end)
         counted = counts.get
         done = self.progress
         done.last_rows = counted.pop("rows")
         done.rows += done.last_rows
         done.errors.update(counted)
         done.commits += 1
-        done.last_commit = self._position.newest_stamp
+        done.last_commit = stamp
         done.last_seconds = time.monotonic() - began
+
+
+def _new_checkpoint(folder: Path) -> Path:
+    """A checkpoint for this run alone; those of processes that are gone are cleared away."""
+    for old in folder.glob("*-*"):
+        if not psutil.pid_exists(int(old.name.split("-")[0])):
+            shutil.rmtree(old, ignore_errors=True)
+    checkpoint = folder / f"{os.getpid()}-{uuid.uuid4().hex}"
+    checkpoint.mkdir(parents=True)
+    return checkpoint
 
 
 def _batch_end(checkpoint: Path, batch: int) -> Offsets:

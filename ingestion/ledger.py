@@ -56,6 +56,18 @@ def read_position(table: "Table") -> Position:
     return Position(offsets, current.snapshot_id, newest)
 
 
+def own_position(table: "Table", stamp: datetime, end: Offsets) -> Position:
+    """Where this writer stands after its own commit of that stamp.
+
+    Not where the table stands: if another writer has committed since, this one must not take up
+    that position while it goes on reading from its own. Its next commit will be refused.
+    """
+    for snapshot in reversed(table.snapshots()):
+        if snapshot.summary and snapshot.summary.get(STAMP) == stamp.isoformat():
+            return Position(end, snapshot.snapshot_id, stamp)
+    raise _moved(".".join(table.name()[-2:]), "its last commit is gone from the table")
+
+
 def newest_marked(table: "Table") -> "Snapshot | None":
     """The newest snapshot in the table's present history that carries offsets."""
     snapshot = table.current_snapshot()
@@ -143,7 +155,7 @@ def next_stamp(newest: datetime) -> datetime:
 
 
 def commit(rows: "DataFrame", table: str, seen: Position, end: Offsets) -> datetime:
-    """Write one batch, or nothing at all. Returns the stamp of its rows."""
+    """Write one batch, or nothing at all. Returns the stamp of its rows, for `own_position`."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
@@ -165,10 +177,14 @@ def commit(rows: "DataFrame", table: str, seen: Position, end: Offsets) -> datet
     except (Py4JJavaError, PySparkException) as error:
         text = str(error)
         if "ValidationException" in text or "Cannot determine history" in text:
-            raise TableMovedError(
-                f"{table} was changed by someone else since this ingestion last looked; "
-                "its commit was refused and nothing of it was written",
-                "run one ingestion per stream, then start again: it goes on from the table",
-            ) from error
+            reason = "its commit was refused and nothing of it was written"
+            raise _moved(table, reason) from error
         raise
     return stamp
+
+
+def _moved(table: str, reason: str) -> TableMovedError:
+    return TableMovedError(
+        f"{table} was changed by someone else since this ingestion last looked; {reason}",
+        "run one ingestion per stream, then start again: it goes on from the table",
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from headwater.catalog import open_catalog
 from headwater.errors import TableMovedError
 from headwater.settings import Settings
+from ingestion import ingest
 from ingestion.ingest import Ingestion
 from ingestion.ledger import next_stamp, position_of_rows, read_position
 from ingestion.stream import Stream, load_streams
@@ -49,6 +51,27 @@ def test_a_writer_that_was_overtaken_is_refused(
     zombie.start(once=True)
     assert isinstance(end(zombie), TableMovedError)
     assert assert_table_is_topic(settings, stream.table, stream.topic) == 20
+
+
+def test_a_writer_that_is_overtaken_right_after_its_commit_is_refused(
+    spark: SparkSession, settings: Settings, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not take the other's commit for its own and then write the same records again."""
+    small = stream.model_copy(update={"batch": stream.batch.model_copy(update={"max_records": 8})})
+    send(settings, stream.topic, *[VALUE] * 40)
+    first = Ingestion(spark, settings, small)
+    commit = ingest.commit
+
+    def commit_and_be_overtaken(*arguments: Any) -> datetime:
+        stamp = commit(*arguments)
+        monkeypatch.setattr(ingest, "commit", commit)
+        land(spark.newSession(), settings, stream)
+        return stamp
+
+    monkeypatch.setattr(ingest, "commit", commit_and_be_overtaken)
+    first.start(once=True)
+    assert isinstance(end(first), TableMovedError)
+    assert assert_table_is_topic(settings, stream.table, stream.topic) == 40
 
 
 def test_two_first_writers_cannot_both_win(
