@@ -275,10 +275,13 @@ def _free_port() -> int:
         return port
 
 
-def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    command: list[str], folder: Path, log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
+            cwd=folder,  # where a server may leave files of its own, such as derby.log
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -323,7 +326,7 @@ def _start_kafka(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
                 + (done.stdout + done.stderr)[-1000:],
                 "free some space or make the folder writable, or set HEADWATER_HOME to another one",
             )
-    return _spawn([*java, "kafka.Kafka", str(config)], settings.logs / "kafka.log", {})
+    return _spawn([*java, "kafka.Kafka", str(config)], folder, settings.logs / "kafka.log", {})
 
 
 def _start_thrift(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
@@ -338,4 +341,4 @@ def _start_thrift(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
     command = [str(pyspark_home() / "bin" / "spark-submit"), "--properties-file", str(file)]
     command += ["--class", "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"]
     command += ["--name", "headwater thrift", "spark-internal"]
-    return _spawn(command, log, spark_environment(settings))
+    return _spawn(command, folder, log, spark_environment(settings))

@@ -1,6 +1,7 @@
 """How every Spark process here is configured: the catalog, the classpath, the log."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +33,8 @@ def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[st
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": f"{jvm_options} -Dlog4j2.configurationFile={log4j} "
-        f"-Dheadwater.log={log}",
+        "spark.driver.extraJavaOptions": f'{jvm_options} -Dlog4j2.configurationFile="{log4j}" '
+        f'-Dheadwater.log="{log}"',
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": CATALOG,
         "spark.sql.catalogImplementation": "in-memory",
@@ -81,7 +82,7 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
     properties["spark.app.name"] = f"headwater {name}"
     file = write_properties(settings.home / name, properties)
     os.environ.update(spark_environment(settings))
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
 
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

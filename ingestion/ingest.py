@@ -73,7 +73,7 @@ class Ingestion:
         writer = (
             reader.load()
             .writeStream.queryName(self.stream.name)
-            .option("checkpointLocation", self._checkpoint.as_uri())
+            .option("checkpointLocation", f"file://{self._checkpoint}")
             .foreachBatch(self._land)
         )
         self._query = writer.trigger(availableNow=True).start() if once else writer.start()

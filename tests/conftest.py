@@ -65,7 +65,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The settings of the running stack that the integration tests share."""
-    state = tmp_path_factory.mktemp("stack")
+    state = tmp_path_factory.mktemp("a stack")  # people have blanks in their paths
     env = {
         "HEADWATER_HOME": str(state),
         "HEADWATER_KAFKA_PORT": str(free_port()),
