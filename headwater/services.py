@@ -169,11 +169,17 @@ def running_pid(settings: Settings, service: Service) -> int | None:
     return None
 
 
+def thrift_away(settings: Settings) -> str | None:
+    """Why the Thrift server cannot be reached, or None when it listens: a quick look."""
+    host, port = settings.thrift_address
+    return None if _listens(host, port) else f"nothing listens at {host}:{port}"
+
+
 def thrift_problem(settings: Settings) -> str | None:
     """Why the Thrift server does not answer, or None when it runs a query."""
+    if away := thrift_away(settings):
+        return away
     host, port = settings.thrift_address
-    if not _listens(host, port):
-        return f"nothing listens at {host}:{port}"
     from pyhive import hive
 
     try:

@@ -191,7 +191,7 @@ def _allowed(detail: Any) -> str:
 
 
 EXAMPLES = {
-    "maven_mirror": "https://repository.example.com/maven2",
+    "maven_mirror": "https://repository.example.com/m2",
     "kafka_bootstrap_servers": "broker-1:9092,broker-2:9092",
     "catalog_uri": "https://catalog.example.com",
     "s3_endpoint": "https://s3.example.com",

@@ -1,13 +1,13 @@
 """What runs and where the data stands, read through pyiceberg and the Kafka client: no JVM."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.catalog import open_catalog
 from headwater.kafka import broker_problem, lag
-from headwater.services import Service, running_pid, services, thrift_problem
+from headwater.services import Service, running_pid, services, thrift_away
 from headwater.settings import Settings
 from ingestion.ledger import data_files, read_position
 from ingestion.stream import Stream, load_streams
@@ -82,14 +82,13 @@ class Status:
 def read_status(settings: Settings) -> Status:
     kafka, thrift = services(settings)
     broker_away = broker_problem(settings)
-    thrift_away = thrift_problem(settings)
     host, port = settings.thrift_address
     catalog = open_catalog(settings) if _has_catalog(settings) else None
     tables = list_tables(catalog) if catalog else {}
     return Status(
         services=[
             _service(settings, kafka, settings.bootstrap_servers, broker_away),
-            _service(settings, thrift, f"{host}:{port}", thrift_away),
+            _service(settings, thrift, f"{host}:{port}", thrift_away(settings)),
         ],
         streams=[
             _stream(settings, stream, tables.get(stream.table), broker_away is None)
@@ -170,8 +169,6 @@ def _has_catalog(settings: Settings) -> bool:
 
 
 def _time(milliseconds: int) -> datetime:
-    from datetime import UTC
-
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 

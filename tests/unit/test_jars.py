@@ -64,7 +64,7 @@ def test_two_processes_that_fetch_at_once_agree(
 
 def test_an_unreachable_mirror_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     settings = Settings(
-        home=tmp_path / "home", cache=tmp_path / "cache", maven_mirror="http://127.0.0.1:9/maven2"
+        home=tmp_path / "home", cache=tmp_path / "cache", maven_mirror="http://127.0.0.1:9/m2"
     )
     with pytest.raises(HeadwaterError) as caught:
         jars.resolve(settings, "spark", lambda *_: None)
