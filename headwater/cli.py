@@ -290,14 +290,12 @@ def _watch(runs: list["Ingestion"], stop: Callable[[], bool], began: float) -> N
         while not stop() and any(run.is_running for run in runs):
             if any(not run.is_running and run.failed for run in runs):
                 return
-            for run in runs:
-                if live:
-                    continue
-                if run.progress.commits > reported[run.stream.name]:
-                    reported[run.stream.name] = run.progress.commits
-                    events.emit("commit", _line(run, began), **_numbers(run, began))
             if live:
                 screen.update(Text("\n".join(_line(run, began) for run in runs)))
+            for run in runs:
+                if not live and run.progress.commits > reported[run.stream.name]:
+                    reported[run.stream.name] = run.progress.commits
+                    events.emit("commit", _line(run, began), **_numbers(run, began))
             time.sleep(0.25)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,9 +112,7 @@ def _ingest(spark: "SparkSession", settings: Settings) -> None:
 def _dbt(settings: Settings, command: str) -> None:
     with progress_bar() as bar:
         task = bar.add_task(f"  dbt {command}", total=None)
-        ran = run_dbt(
-            settings, command, report=lambda done, total: advance_to(bar, task, done, total)
-        )
+        ran = run_dbt(settings, command, report=partial(advance_to, bar, task))
         advance_to(bar, task, ran, ran)
 
 

@@ -14,6 +14,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -70,10 +71,7 @@ def ensure_jars(settings: Settings, names: Iterable[str]) -> list[Path]:
             running = []
             for name in missing:
                 task = bar.add_task(f"Fetching the {name} jars, once", total=None)
-
-                def report(done: int, total: int, task: object = task) -> None:
-                    advance_to(bar, task, done, total)  # type: ignore[arg-type]
-
+                report = partial(advance_to, bar, task)
                 running.append(pool.submit(resolve, settings, name, report))
             for future in running:
                 future.result()
