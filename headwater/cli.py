@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -243,9 +242,7 @@ def ingest(streams: tuple[str, ...], once: bool) -> None:
 
     chosen = load_streams(list(streams))
 
-    from py4j.protocol import Py4JError
-
-    from headwater.spark import spark_session
+    from headwater.spark import spark_session, stop_session
     from ingestion.ingest import Ingestion
 
     with console.status("Starting Spark"):
@@ -260,10 +257,10 @@ def ingest(streams: tuple[str, ...], once: bool) -> None:
     finally:
         for run in runs:
             run.stop()
+        failed = [run for run in runs if run.failed]
         _summary(runs, time.monotonic() - began)
-        with suppress(Py4JError, OSError):  # the JVM may be gone
-            spark.stop()
-    for run in runs:
+        stop_session(spark)
+    for run in failed:
         run.raise_failure()
 
 

@@ -19,7 +19,7 @@ from headwater.jars import ensure_jars, needed_sets
 from headwater.produce import Shares, produce
 from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
-from headwater.spark import FAST_START, spark_session
+from headwater.spark import FAST_START, spark_session, stop_session
 from headwater.status import list_tables, table_status
 from ingestion.ingest import Ingestion
 from ingestion.stream import load_streams
@@ -76,7 +76,7 @@ def run_demo(settings: Settings) -> None:
         with steps.step(f"A second wave of {SECOND_WAVE:,} records, to bronze"):
             _produce(settings, SECOND_WAVE, seed + 1)
             _ingest(spark, settings)
-        spark.stop()
+        stop_session(spark)
         with steps.step("dbt run: silver and gold take up only what is new"):
             _dbt(settings, "run")
         with steps.step("Build the docs site"):

@@ -235,8 +235,12 @@ def _launch(settings: Settings, service: Service, say: Callable[[str], None]) ->
         folder.mkdir(parents=True, exist_ok=True)
         service.log(settings).parent.mkdir(parents=True, exist_ok=True)
         process = service.start(settings, folder)
-        started = psutil.Process(process.pid).create_time()
-        pid_file.write_text(json.dumps({"pid": process.pid, "started": started}))
+        try:
+            started = psutil.Process(process.pid).create_time()
+            pid_file.write_text(json.dumps({"pid": process.pid, "started": started}))
+        except OSError:
+            process.kill()  # without its pid file, `down` would never find it
+            raise
     except OSError as error:
         raise ServiceError(
             f"the {service.title} could not be started in {folder}: {error.strerror}",

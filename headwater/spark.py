@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ LOOPBACK = "127.0.0.1"
 # the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 THROUGHPUT = "-XX:+UseParallelGC"
+STOP_SECONDS = 30
 
 
 def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[str, str]:
@@ -95,6 +96,21 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
             f"Spark did not start: {str(error).splitlines()[0]}",
             f"run `headwater doctor`; Spark's log: {log}",
         ) from error
+
+
+def stop_session(session: "SparkSession") -> None:
+    """Stop Spark and wait for the end of its process, so that nothing outlives this one."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    with suppress(Py4JError, OSError):  # the JVM may be gone already
+        session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()  # at which the JVM ends
+        process.wait(STOP_SECONDS)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @contextmanager

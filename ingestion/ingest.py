@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -95,7 +96,8 @@ class Ingestion:
     @property
     def failed(self) -> bool:
         if self.failure is None and self._query is not None:
-            self.failure = self._query.exception()
+            with suppress(Py4JError, OSError):  # the JVM may be gone; is_running tells
+                self.failure = self._query.exception()
         return self.failure is not None
 
     @property
@@ -108,7 +110,7 @@ class Ingestion:
         self._stopping = True
         if self._batch_done.acquire(timeout=FINISH_BATCH_SECONDS):
             self._batch_done.release()
-        if self._query and self.is_running:
+        if self._query and self.is_running and not self.failed:
             self._query.stop()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 

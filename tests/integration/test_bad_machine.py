@@ -5,9 +5,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import HEADWATER, run
+from tests.integration.outside import wait_for
 
 
 def test_an_unknown_setting_ends_every_command_with_2(home: dict[str, str]) -> None:
@@ -75,13 +77,25 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_is_named(full_disk: Path, home: dict[str, str]) -> None:
-    (full_disk / "ballast").write_bytes(bytes(150_000))
+def assert_nothing_runs_in(folder: Path, env: dict[str, str]) -> None:
+    """After `down`, no server is left that was started there."""
+    assert run(HEADWATER, "down", env=env).returncode == 0
+
+    def left() -> list[dict[str, object]]:
+        found = [one.info for one in psutil.process_iter(["pid", "cmdline"])]
+        return [one for one in found if str(folder) in str(one["cmdline"])]
+
+    wait_for(lambda: not left(), seconds=20)
+
+
+@pytest.mark.parametrize("ballast", [150_000, 180_000, 190_000])
+def test_a_full_disk_is_named(full_disk: Path, home: dict[str, str], ballast: int) -> None:
+    (full_disk / "ballast").write_bytes(bytes(ballast))
     done = run(HEADWATER, "up", env={**home, "HEADWATER_HOME": str(full_disk / "state")})
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "HEADWATER_HOME" in done.stderr
-    assert run(HEADWATER, "down", env={**home, "HEADWATER_HOME": str(full_disk / "state")})
+    assert_nothing_runs_in(full_disk, {**home, "HEADWATER_HOME": str(full_disk / "state")})
 
 
 def test_a_state_folder_that_cannot_be_written_is_named(home: dict[str, str]) -> None:
