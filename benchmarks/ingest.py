@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from headwater.console import console, table
-from headwater.produce import Shares, produce
+from headwater.generators import Shares
+from headwater.produce import produce
 from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
 

@@ -4,7 +4,9 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,10 @@ from headwater.errors import HeadwaterError
 from headwater.settings import settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ingestion.ingest import Ingestion
+    from ingestion.stream import Stream
 
 
 class OrderedGroup(click.Group):
@@ -44,6 +49,7 @@ def cli() -> None:
       headwater ingest --once               land them in bronze
       dbt build                             build and test silver and gold
       headwater status                      see what is where
+      headwater errors                      see which records failed, and why
       headwater down                        stop the local stack
 
     Settings are HEADWATER_* variables or lines in .env; .env.example lists them all.
@@ -199,14 +205,16 @@ def produce(
 ) -> None:
     """Send made-up records to the topic of STREAM.
 
-    Without --rate all records go out at once, with event times spread over the trading day that
-    ends now. With --rate they go out at that pace and carry the present time.
+    There are generators for stocks, health, sensors and traffic. Without --rate all records go out
+    at once, with event times spread over the trading day (stocks) or the day that ends now. With
+    --rate they go out at that pace and carry the present time. The table at the end says exactly
+    how many records of each kind were made, bad ones under the error that bronze will give them.
 
     \b
     headwater produce stocks --rows 200000 --bad 0.01 --late 0.02 --duplicates 0.02
-    headwater produce stocks --rows 100000 --rate 500
+    headwater produce traffic --rows 100000 --rate 500
     """
-    from headwater.produce import GENERATORS, Shares
+    from headwater.generators import GENERATORS, Shares
     from headwater.produce import produce as send
 
     if stream not in GENERATORS:
@@ -225,43 +233,134 @@ def produce(
             lambda done: bar.update(task, completed=done),
         )
     rows_made = [(kind, count) for kind, count in made.most_common()]
-    console.print(table(f"Sent to {GENERATORS[stream][0]}", ["kind", "records"], rows_made))
+    console.print(table(f"Sent to {GENERATORS[stream].topic}", ["kind", "records"], rows_made))
+
+
+@cli.command()
+@click.argument("streams", nargs=-1)
+def init(streams: tuple[str, ...]) -> None:
+    """Create the bronze tables of STREAMS (all by default), or fit them to their stream files.
+
+    A new column is added; int widens to bigint, float to double, decimal to more digits; comments
+    and table properties follow the file. Anything else is refused, and nothing is changed. `ingest`
+    does the same before its first batch.
+    """
+    from ingestion.bronze import ensure_table
+    from ingestion.lease import hold
+    from ingestion.stream import load_streams
+
+    rows = []
+    for stream in load_streams(list(streams)):
+        with hold(settings(), stream.name, "init"):
+            made = ensure_table(settings(), stream)
+        rows.append((stream.table, stream.topic_text, len(made.schema().fields), made.location()))
+    console.print(table("Bronze tables", ["table", "topics", "columns", "location"], rows))
 
 
 @cli.command()
 @click.argument("streams", nargs=-1)
 @click.option("--once", is_flag=True, help="Land what the topics hold now, then end.")
-def ingest(streams: tuple[str, ...], once: bool) -> None:
+@click.option("--from", "begin", metavar="PLACE", help="Backfill from here, inclusive.")
+@click.option("--to", "end", metavar="PLACE", help="Backfill up to here, exclusive.")
+def ingest(streams: tuple[str, ...], once: bool, begin: str | None, end: str | None) -> None:
     """Land Kafka records in the bronze tables of STREAMS (all of them by default).
 
     Where to go on stands in the tables themselves: start it after any crash and no record is
     missed or doubled. Records that cannot be decoded or break a rule land too, as error rows.
     Ctrl-C or SIGTERM lets the batch under way commit and ends.
+
+    With --from and --to, one stream is backfilled: records in that range that are not in the table
+    yet are added, up to the stream's position; the position stays where it is. A PLACE is
+    `earliest`, `latest`, a time, or offsets as partition:offset.
+
+    \b
+    headwater ingest                                     all streams, until Ctrl-C
+    headwater ingest stocks --once                       what is there now
+    headwater ingest stocks --from 2026-01-31T00:00 --to 2026-02-01T00:00
+    headwater ingest stocks --from 0:1500,1:1700 --to latest
     """
     from ingestion.stream import load_streams
 
     chosen = load_streams(list(streams))
+    if begin or end:
+        if len(streams) != 1 or once:
+            raise click.UsageError("--from and --to backfill one named stream, without --once")
+        _backfill(chosen[0], begin or "earliest", end or "latest")
+        return
 
-    from headwater.spark import spark_session, stop_session
+    from headwater.kafka import require_broker
     from ingestion.ingest import Ingestion
+    from ingestion.lease import hold
+
+    require_broker(settings())
+    if not streams:
+        chosen = _with_topics(chosen)
+    with _spark() as spark, ExitStack() as leases:
+        stop = _stop_flag()  # after Spark has started, since PySpark sets a handler of its own
+        began = time.monotonic()
+        runs: list[Ingestion] = []
+        try:
+            for stream in chosen:
+                runs.append(Ingestion(spark, settings(), stream))
+                leases.enter_context(hold(settings(), stream.name, "ingest", runs[-1]))
+                runs[-1].start(once)
+            _watch(runs, stop, began)
+        finally:
+            for run in runs:
+                run.stop()
+            failed = [run for run in runs if run.failed]
+            _summary(runs, time.monotonic() - began)
+    for run in failed:
+        run.raise_failure()
+
+
+def _with_topics(streams: list["Stream"]) -> list["Stream"]:
+    """Without named streams, those whose topics are there; the others are named and left out."""
+    from headwater.kafka import topics
+
+    ready = [one for one in streams if topics(settings(), one.reads)]
+    for one in streams:
+        if one not in ready:
+            say(f"{one.name} is left out: {one.topic_text} does not exist yet")
+    if not ready:
+        raise HeadwaterError(
+            "no stream has a topic yet", "make some records: headwater produce stocks"
+        )
+    return ready
+
+
+def _backfill(stream: "Stream", begin: str, end: str) -> None:
+    from ingestion.backfill import backfill, bound
+    from ingestion.lease import turn
+
+    first, last = (
+        bound(settings(), stream, text, option)
+        for text, option in ((begin, "--from"), (end, "--to"))
+    )
+    with _spark() as spark, turn(settings(), stream.name, "ingest --from"), progress_bar() as bar:
+        task = bar.add_task(f"Backfilling {stream.name}", total=None)
+        landing = backfill(
+            spark,
+            settings(),
+            stream,
+            first,
+            last,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    done = landing.progress
+    say(f"{done.rows:,} records added to {stream.table}, {sum(done.errors.values()):,} with errors")
+
+
+@contextmanager
+def _spark() -> Iterator["SparkSession"]:
+    from headwater.spark import spark_session, stop_session
 
     with console.status("Starting Spark"):
         spark = spark_session(settings(), "ingest")
-    stop = _stop_flag()  # after Spark has started, since PySpark sets a handler of its own
-    began = time.monotonic()
-    runs = [Ingestion(spark, settings(), stream) for stream in chosen]
     try:
-        for run in runs:
-            run.start(once)
-        _watch(runs, stop, began)
+        yield spark
     finally:
-        for run in runs:
-            run.stop()
-        failed = [run for run in runs if run.failed]
-        _summary(runs, time.monotonic() - began)
         stop_session(spark)
-    for run in failed:
-        run.raise_failure()
 
 
 def _stop_flag() -> Callable[[], bool]:
@@ -314,6 +413,7 @@ def _numbers(run: "Ingestion", began: float) -> dict[str, Any]:
         "rows_per_second": done.rows / max(time.monotonic() - began, 1e-9),
         "lag": run.lag,
         "errors": sum(done.errors.values()),
+        "undeclared": done.undeclared,
         "commits": done.commits,
         "last_commit": done.last_commit,
     }
@@ -340,6 +440,134 @@ def _summary(runs: list["Ingestion"], seconds: float) -> None:
         for run in runs
     ]
     console.print(table("Landed", ["table", "rows", "of these errors", "commits", "seconds"], rows))
+    for run in runs:
+        if run.progress.undeclared:
+            names = ", ".join(sorted(run.progress.undeclared_names)[:5])
+            say(
+                f"{run.progress.undeclared:,} records of {run.stream.name} have fields that "
+                f"{run.stream.file.name} does not declare, such as {names}; `_kafka_value` has them"
+            )
+
+
+@cli.command()
+@click.argument("stream")
+@click.option(
+    "-n",
+    "--last",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How many records of each partition to begin with.",
+)
+@click.option("--no-follow", is_flag=True, help="End at the newest record.")
+def tail(stream: str, last: int, no_follow: bool) -> None:
+    """Print records of STREAM as they come to its topics, Avro as JSON. Ctrl-C ends it.
+
+    \b
+    headwater tail stocks
+    headwater tail health -n 3 --no-follow
+    """
+    from headwater.tail import tail as follow
+    from ingestion.stream import load_streams
+
+    for seen in follow(settings(), load_streams([stream])[0], last, not no_follow, _stop_flag()):
+        place = f"{seen.topic} {seen.partition}:{seen.offset}"
+        line = Text.assemble((f"{seen.timestamp:%H:%M:%S.%f}"[:-3], "dim"), " ", (place, "cyan"))
+        line.append(f" {seen.key} ", "green").append(seen.value)
+        if seen.headers:
+            line.append(f" [{seen.headers}]", "dim")
+        console.print(line, soft_wrap=True)
+
+
+ERROR_TYPE = click.Choice(
+    ["deserialization_error", "schema_error", "transformation_error", "validation_error"]
+)
+SINCE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
+
+
+@cli.command()
+@click.argument("streams", nargs=-1)
+@click.option(
+    "--type", "types", multiple=True, type=ERROR_TYPE, help="Only these; may be repeated."
+)
+@click.option("--since", type=SINCE, help="Only rows that landed at this time (UTC) or later.")
+@click.option(
+    "--samples",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Rows of each type to show.",
+)
+def errors(
+    streams: tuple[str, ...], types: tuple[str, ...], since: datetime | None, samples: int
+) -> None:
+    """Show failed records of STREAMS (all by default): how many, why, and some of them.
+
+    Each failed record is a row of its bronze table, with its bytes and the reason. After you have
+    mended the stream file, `headwater replay` judges them anew.
+    """
+    from headwater.catalog import open_catalog
+    from ingestion.dead_letters import dead_letters
+    from ingestion.readable import Readable
+    from ingestion.stream import load_streams
+
+    catalog = open_catalog(settings())
+    counts, shown = [], []
+    for stream in load_streams(list(streams)):
+        if not catalog.table_exists(stream.table):
+            continue
+        found = dead_letters(catalog.load_table(stream.table), list(types), _utc(since), samples)
+        counts += [(stream.name, *key, rows) for key, rows in found.counts.most_common()]
+        readable = Readable(settings(), stream)
+        for row in found.samples:
+            place = f"{row['_kafka_topic']} {row['_kafka_partition']}:{row['_kafka_offset']}"
+            payload = readable.text("value", row["_kafka_value"], most=300)
+            shown.append(
+                (place, row["_error_type"], row["_error_message"].split("; values: ")[0], payload)
+            )
+    if not counts:
+        console.print("No failed records.")
+        return
+    console.print(table("Failed records", ["stream", "error type", "reason", "rows"], counts))
+    if shown:
+        console.print(table("Samples", ["record", "error type", "reason", "value"], shown))
+    console.print("After a fix in the stream file: headwater replay STREAM")
+
+
+@cli.command()
+@click.argument("stream")
+@click.option(
+    "--type", "types", multiple=True, type=ERROR_TYPE, help="Only these; may be repeated."
+)
+@click.option("--since", type=SINCE, help="Only rows that landed at this time (UTC) or later.")
+def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
+    """Judge the failed records of STREAM anew, with today's stream file, in one commit.
+
+    What is good now gets its columns and the time in `_resolved_at`, and flows on to silver and
+    gold at the next `dbt run`. What is not keeps its newest reason. A running `headwater ingest`
+    stands back for the moment of the commit. A second replay finds nothing to do.
+    """
+    from ingestion.lease import turn
+    from ingestion.stream import load_streams
+
+    (chosen,) = load_streams([stream])
+
+    from ingestion.replay import replay as judge
+
+    with _spark() as spark, turn(settings(), stream, "replay"), console.status("Replaying"):
+        done = judge(spark, settings(), chosen, list(types), _utc(since))
+    rows = [
+        ("good now", done.resolved),
+        ("failed for another reason", done.changed),
+        ("failed as before", done.failed - done.resolved - done.changed),
+    ]
+    console.print(table(f"Replayed in {chosen.table}", ["outcome", "rows"], rows))
+    if done.resolved:
+        console.print("Run `dbt run` to bring them to silver and gold.")
+
+
+def _utc(when: datetime | None) -> datetime | None:
+    return when.replace(tzinfo=UTC) if when else None
 
 
 @cli.command()

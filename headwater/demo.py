@@ -15,13 +15,15 @@ from headwater.catalog import open_catalog
 from headwater.console import advance_to, console, progress_bar, table
 from headwater.dbt import build_docs, parsed_project, run_dbt
 from headwater.errors import HeadwaterError
+from headwater.generators import Shares
 from headwater.jars import ensure_jars, needed_sets
-from headwater.produce import Shares, produce
+from headwater.produce import produce
 from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
 from headwater.spark import FAST_START, spark_session, stop_session
 from headwater.status import list_tables, table_status
 from ingestion.ingest import Ingestion
+from ingestion.lease import hold
 from ingestion.stream import load_streams
 
 if TYPE_CHECKING:
@@ -82,7 +84,8 @@ def run_demo(settings: Settings) -> None:
         with steps.step("Build the docs site"):
             site = build_docs(settings)
         _summary(settings, steps, before, site)
-    console.print(f"\nDone in {time.monotonic() - began:.0f} s. Nothing is left running.")
+    left = "The stack runs on, as before." if not launched else "Nothing is left running."
+    console.print(f"\nDone in {time.monotonic() - began:.0f} s. {left}")
 
 
 def _say(text: str) -> None:
@@ -101,10 +104,11 @@ def _produce(settings: Settings, rows: int, seed: int) -> None:
 def _ingest(spark: "SparkSession", settings: Settings) -> None:
     for stream in load_streams(["stocks"]):
         run = Ingestion(spark, settings, stream)
-        run.start(once=True)
-        while run.is_running:
-            time.sleep(0.1)
-        run.stop()
+        with hold(settings, stream.name, "demo"):
+            run.start(once=True)
+            while run.is_running:
+                time.sleep(0.1)
+            run.stop()
         run.raise_failure()
         _say(f"{stream.table}: {run.progress.rows:,} rows in {run.progress.commits} commit(s)")
 

@@ -1,6 +1,7 @@
 """The Kafka client: who answers, which topics there are, where they end."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,14 @@ def ensure_topic(settings: Settings, topic: str, partitions: int = 4) -> None:
             ) from error
 
 
-def topic_partitions(settings: Settings, topic: str) -> list[int]:
-    """The partitions of a topic; an unknown topic has none."""
-    metadata = admin(settings).list_topics(timeout=TIMEOUT_SECONDS).topics.get(topic)
-    return sorted(metadata.partitions) if metadata and not metadata.error else []
+def topics(settings: Settings, wanted: Callable[[str], bool]) -> dict[str, list[int]]:
+    """The topics that are wanted and there, with their partitions."""
+    found = admin(settings).list_topics(timeout=TIMEOUT_SECONDS).topics
+    return {
+        name: sorted(metadata.partitions)
+        for name, metadata in sorted(found.items())
+        if wanted(name) and not metadata.error
+    }
 
 
 def topic_id(settings: Settings, topic: str) -> str:
@@ -80,48 +85,65 @@ def topic_id(settings: Settings, topic: str) -> str:
     return str(described[topic].result(TIMEOUT_SECONDS).topic_id)
 
 
-def offsets(
-    settings: Settings, topic: str, partitions: Iterable[int], spec: Callable[[], Any]
-) -> dict[int, int]:
-    """Offsets of a topic by partition, for a spec such as OffsetSpec.latest."""
+Offsets = dict[str, dict[str, int]]  # topic -> partition -> next offset to read
+
+
+def offsets(settings: Settings, partitions: dict[str, list[int]], spec: Any) -> Offsets:
+    """Offsets by topic and partition, for an OffsetSpec."""
     from confluent_kafka import IsolationLevel, TopicPartition
 
-    request = {TopicPartition(topic, partition): spec() for partition in partitions}
-    if not request:
-        return {}
-    answers = admin(settings).list_offsets(
-        request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
-    )
+    found: Offsets = {topic: {} for topic in partitions}
+    request = {
+        TopicPartition(topic, one): spec for topic in partitions for one in partitions[topic]
+    }
+    if request:
+        answers = admin(settings).list_offsets(
+            request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
+        )
+        for where, answer in answers.items():
+            offset = answer.result(TIMEOUT_SECONDS).offset
+            found[where.topic][str(where.partition)] = offset
+    return found
+
+
+def end_offsets(settings: Settings, partitions: dict[str, list[int]]) -> Offsets:
+    """Where a committed read ends now."""
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    return offsets(settings, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+
+def begin_offsets(settings: Settings, partitions: dict[str, list[int]]) -> Offsets:
+    """The oldest records that retention has left."""
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    return offsets(settings, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+
+def offsets_at(settings: Settings, partitions: dict[str, list[int]], when: datetime) -> Offsets:
+    """The first records with this timestamp or a later one; the end where there is none."""
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    milliseconds = int(when.timestamp() * 1000)
+    found = offsets(settings, partitions, OffsetSpec.for_timestamp(milliseconds))
+    ends = end_offsets(settings, partitions)
     return {
-        where.partition: answer.result(TIMEOUT_SECONDS).offset for where, answer in answers.items()
+        topic: {one: offset if offset >= 0 else ends[topic][one] for one, offset in known.items()}
+        for topic, known in found.items()
     }
 
 
-def end_offsets(settings: Settings, topic: str) -> dict[int, int]:
-    """Where a committed read of the topic ends now, by partition."""
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
-    return offsets(settings, topic, topic_partitions(settings, topic), OffsetSpec.latest)
-
-
-def begin_offsets(settings: Settings, topic: str) -> dict[int, int]:
-    """The oldest record of the topic that retention has left, by partition."""
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
-    return offsets(settings, topic, topic_partitions(settings, topic), OffsetSpec.earliest)
-
-
-def lag(settings: Settings, topic: str, position: dict[str, dict[str, int]]) -> int | None:
-    """How many offsets of the topic lie ahead of this position; None while no broker answers."""
+def lag(settings: Settings, wanted: Callable[[str], bool], position: Offsets) -> int | None:
+    """How many offsets lie ahead of this position; None while no broker answers."""
     from confluent_kafka import KafkaException
 
-    known = position.get(topic, {})
     try:
-        begin = begin_offsets(settings, topic)
-        ends = end_offsets(settings, topic)
+        partitions = topics(settings, wanted)
+        begin, ends = begin_offsets(settings, partitions), end_offsets(settings, partitions)
     except KafkaException:
         return None
     return sum(
-        end - max(known.get(str(partition), 0), begin.get(partition, 0))
-        for partition, end in ends.items()
+        end - max(position.get(topic, {}).get(one, 0), begin[topic][one])
+        for topic, known in ends.items()
+        for one, end in known.items()
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from headwater.settings import known_variables, project_root
-from ingestion.bronze import SYSTEM_COLUMNS
+from ingestion.bronze import HEADERS, SYSTEM_COLUMNS
 from ingestion.stream import load_streams
 
 README_BLOCK = re.compile(r"(<!-- settings -->\n).*?(<!-- /settings -->)", re.DOTALL)
@@ -18,8 +18,8 @@ README_BLOCK = re.compile(r"(<!-- settings -->\n).*?(<!-- /settings -->)", re.DO
 
 def doc_blocks() -> str:
     """dbt doc blocks with the words of the stream files, for bronze and the layers above it."""
-    blocks = {name: text for name, _, text in SYSTEM_COLUMNS}
-    for stream in load_streams():
+    blocks = {one.name: one.description for one in (*SYSTEM_COLUMNS, HEADERS)}
+    for stream in load_streams(folder=project_root() / "ingestion" / "streams"):
         blocks[f"bronze_{stream.name}"] = stream.description
         for name, column in stream.columns.items():
             blocks[f"{stream.name}__{name}"] = column.description

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -63,6 +63,21 @@ class Settings(BaseSettings):
         pattern=r"^[^\s:,]+:\d+(,[^\s:,]+:\d+)*$",
         description="host:port list of your Kafka brokers. "
         "When unset, `headwater up` starts a broker of its own.",
+    )
+    streams: LocalPath = Field(
+        Path("ingestion/streams"),
+        description="Folder of the stream files, one YAML file a stream.",
+    )
+    schema_registry_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^@\s]+$",  # a password has a variable of its own
+        description="Address of the schema registry, for streams with `schema: registry`.",
+    )
+    schema_registry_username: str | None = Field(
+        None, description="User name at the schema registry, if it asks for one."
+    )
+    schema_registry_password: SecretStr | None = Field(
+        None, description="Password at the schema registry. Environment only, never in a file."
     )
     kafka_port: Port = Field(
         19092, description="Loopback port of the broker that `headwater up` starts."
@@ -195,6 +210,7 @@ EXAMPLES = {
     "kafka_bootstrap_servers": "broker-1:9092,broker-2:9092",
     "catalog_uri": "https://catalog.example.com",
     "s3_endpoint": "https://s3.example.com",
+    "schema_registry_url": "https://registry.example.com, without user and password",
     "spark_master": "local[*], local[4], spark://host:7077, yarn or k8s://...",
     "spark_driver_memory": "2g or 512m",
 }

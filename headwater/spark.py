@@ -22,6 +22,11 @@ LOOPBACK = "127.0.0.1"
 # the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 THROUGHPUT = "-XX:+UseParallelGC"
+# Broken Avro can claim a string of two gigabytes, and Avro would make room for it before it reads.
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}.maxLength={64 * 2**20}"
+    for what in ("string", "bytes", "collectionItems")
+)
 STOP_SECONDS = 30
 
 
@@ -34,7 +39,7 @@ def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[st
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": f'{jvm_options} -Dlog4j2.configurationFile="{log4j}" '
+        "spark.driver.extraJavaOptions": f'{jvm_options} {AVRO_LIMITS} -Dlog4j2.configurationFile="{log4j}" '
         f'-Dheadwater.log="{log}"',
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": CATALOG,
@@ -80,6 +85,12 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
     # ANSI mode would let one bad cast in a rule end a batch; with it off, a bad cast is null, and
     # null fails the rule: an error row.
     properties["spark.sql.ansi.enabled"] = "false"
+    # Without this, each column that Python names costs a look at its call stack.
+    properties["spark.sql.dataFrameQueryContext.enabled"] = "false"
+    # An idle stream asks Kafka for news four times a second instead of a hundred times.
+    properties["spark.sql.streaming.pollingDelay"] = "250ms"
+    # The last of two fields of one name counts, as in most JSON parsers.
+    properties["spark.sql.variant.allowDuplicateKeys"] = "true"
     properties["spark.app.name"] = f"headwater {name}"
     file = write_properties(settings.home / name, properties)
     os.environ.update(spark_environment(settings))

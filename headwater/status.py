@@ -143,10 +143,10 @@ def _stream(
     snapshot = table.current_snapshot() if table else None
     return StreamStatus(
         name=stream.name,
-        topic=stream.topic,
+        topic=stream.topic_text,
         rows=table_status(stream.table, table).rows if table else 0,
         errors=error_rows(table) if table else 0,
-        lag=lag(settings, stream.topic, position.offsets if position else {}) if broker else None,
+        lag=lag(settings, stream.reads, position.offsets if position else {}) if broker else None,
         last_commit=position.newest_stamp if position and snapshot else None,
     )
 

@@ -1,50 +1,79 @@
-"""The bronze table of a stream: its columns, its properties, and how it is made."""
+"""The bronze table of a stream: its columns, its properties, and how it is made and changed.
+
+All of it goes through pyiceberg: no Spark is needed, and no name of a stream file reaches SQL.
+"""
 
 import json
-from typing import TYPE_CHECKING
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
+from headwater.catalog import ensure_namespaces, open_catalog
 from headwater.errors import HeadwaterError, StreamFileError
-from headwater.kafka import begin_offsets, end_offsets, topic_id
+from headwater.kafka import (
+    Offsets,
+    begin_offsets,
+    end_offsets,
+    offsets_at,
+    require_broker,
+    topic_id,
+    topics,
+)
 from headwater.settings import Settings
-from headwater.spark import CATALOG
-from ingestion.stream import STREAMS, Stream
+from ingestion.stream import Stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.types import IcebergType
 
 START_OFFSETS = "headwater.start-offsets"
 TOPIC_IDS = "headwater.topic-ids"
 
-# name, type, description: the columns that every bronze table begins with.
+DESERIALIZATION = "deserialization_error"
+SCHEMA = "schema_error"
+TRANSFORMATION = "transformation_error"
+VALIDATION = "validation_error"
+ERROR_TYPES = (DESERIALIZATION, SCHEMA, TRANSFORMATION, VALIDATION)
+
+
+class ColumnSpec(NamedTuple):
+    name: str
+    type: str
+    description: str
+
+
+# The columns that every bronze table begins with.
 SYSTEM_COLUMNS = (
-    ("_kafka_topic", "string", "Topic that the record came from."),
-    ("_kafka_partition", "int", "Partition of the topic that the record came from."),
-    ("_kafka_offset", "bigint", "Offset of the record in its partition."),
-    ("_kafka_timestamp", "timestamp", "Time that Kafka holds for the record, in UTC."),
-    ("_kafka_key", "binary", "Key of the record, byte for byte."),
-    ("_kafka_value", "binary", "Value of the record, byte for byte; null for a tombstone."),
-    (
+    ColumnSpec("_kafka_topic", "string", "Topic that the record came from."),
+    ColumnSpec("_kafka_partition", "int", "Partition of the topic that the record came from."),
+    ColumnSpec("_kafka_offset", "bigint", "Offset of the record in its partition."),
+    ColumnSpec("_kafka_timestamp", "timestamp", "Time that Kafka holds for the record, in UTC."),
+    ColumnSpec("_kafka_key", "binary", "Key of the record, byte for byte."),
+    ColumnSpec(
+        "_kafka_value", "binary", "Value of the record, byte for byte; null for a tombstone."
+    ),
+    ColumnSpec(
         "_ingested_at",
         "timestamp",
-        "Stamp of the commit that landed the record. One value a commit, and it grows with every "
-        "commit.",
+        "Stamp of the commit that wrote the row: the one that landed the record, or the replay "
+        "that judged it anew. One value a commit, and it grows with every commit.",
     ),
-    (
+    ColumnSpec(
         "_error_type",
         "string",
-        "What was wrong with the record: deserialization_error, schema_error or "
-        "validation_error. Null for a good record.",
+        f"What was wrong with the record: {', '.join(ERROR_TYPES[:-1])} or {ERROR_TYPES[-1]}. "
+        "Null for a good record.",
     ),
-    ("_error_message", "string", "What exactly was wrong, for a person to read."),
-    ("_resolved_at", "timestamp", "When a replay decoded the failed record after all."),
+    ColumnSpec("_error_message", "string", "What exactly was wrong, for a person to read."),
+    ColumnSpec("_resolved_at", "timestamp", "When a replay decoded the failed record after all."),
 )
+HEADERS = ColumnSpec("_kafka_headers", "headers", "Headers of the record, in their order.")
 
-TABLE_PROPERTIES = {
+FIXED_PROPERTIES = {
     "format-version": "2",
-    # One partition value a commit would send the whole batch to one writer.
-    "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
-    "write.parquet.compression-codec": "zstd",
     # The ledger reads its position from these bounds; string bounds are cut short by default.
     "write.metadata.metrics.column._kafka_topic": "full",
     "write.metadata.metrics.column._kafka_value": "none",
@@ -55,73 +84,272 @@ TABLE_PROPERTIES = {
 }
 
 
-def ensure_table(spark: "SparkSession", settings: Settings, stream: Stream) -> None:
-    """Create the table before the first batch; refuse one that does not fit the stream file."""
-    name = f"{CATALOG}.{stream.table}"
-    if spark.catalog.tableExists(name):
-        _check_columns(spark, name, stream)
-        return
-    columns = [
+def table_columns(stream: Stream) -> list[ColumnSpec]:
+    return [
         *SYSTEM_COLUMNS,
-        *((column, spec.type, spec.description) for column, spec in stream.columns.items()),
+        *([HEADERS] if stream.headers else []),
+        *(ColumnSpec(name, one.type, one.description) for name, one in stream.columns.items()),
     ]
-    lines = ",\n  ".join(
-        f"`{column}` {kind} COMMENT {_literal(text)}" for column, kind, text in columns
-    )
-    properties = TABLE_PROPERTIES | {
-        START_OFFSETS: json.dumps({stream.topic: _start_offsets(settings, stream)}),
-        TOPIC_IDS: json.dumps({stream.topic: topic_id(settings, stream.topic)}),
+
+
+def table_properties(stream: Stream) -> dict[str, str]:
+    options = stream.table_options
+    return FIXED_PROPERTIES | {
+        "comment": stream.description,
+        # Rows of one commit share their day, so a shuffle by partition would send the whole batch
+        # to one writer. Where the stream adds partitions, it saves many small files instead.
+        "write.distribution-mode": "hash" if stream.partition_by else "none",
+        "write.target-file-size-bytes": str(options.target_file_mb * 2**20),
+        "write.parquet.row-group-size-bytes": str(options.row_group_mb * 2**20),
+        "write.parquet.page-size-bytes": str(options.page_mb * 2**20),
+        "write.parquet.compression-codec": options.compression,
+        "commit.retry.num-retries": str(options.commit_retries),
+        "commit.retry.min-wait-ms": str(options.commit_retry_wait_ms),
+        **options.properties,
     }
-    pairs = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in properties.items())
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.bronze")
-    spark.sql(
-        f"CREATE TABLE {name} (\n  {lines}\n) USING iceberg "
-        f"PARTITIONED BY (days(_ingested_at)) COMMENT {_literal(stream.description)} "
-        f"TBLPROPERTIES ({pairs})"
-    )
 
 
-def _start_offsets(settings: Settings, stream: Stream) -> dict[str, int]:
-    """`earliest` or `latest` as offsets, settled once: a restart must not settle it anew."""
-    find = begin_offsets if stream.start == "earliest" else end_offsets
-    return {str(partition): offset for partition, offset in find(settings, stream.topic).items()}
+def ensure_table(settings: Settings, stream: Stream) -> "Table":
+    """Create the table before the first batch, or fit it to the stream file, or refuse."""
+    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
-
-def _check_columns(spark: "SparkSession", name: str, stream: Stream) -> None:
-    there = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
-    for column, spec in stream.columns.items():
-        wanted = spec.type.replace(" ", "")
-        if there.get(column) != wanted:
-            raise StreamFileError(
-                f"{STREAMS / stream.name}.yml declares {column} as {wanted}, but {name} has "
-                + (f"it as {there[column]}" if column in there else "no such column"),
-                "declare the type that the table has, or give the stream another name",
-            )
-
-
-def check_rules(spark: "SparkSession", stream: Stream) -> None:
-    """A rule that Spark cannot read is refused at start, by name."""
-    from pyspark.errors import AnalysisException, ParseException
-
-    schema = ", ".join(f"`{name}` {column.type}" for name, column in stream.columns.items())
-    empty = spark.createDataFrame([], schema)
-    for name, rule in stream.rules.items():
+    catalog = open_catalog(settings)
+    ensure_namespaces(settings)
+    try:
+        table = catalog.load_table(stream.table)
+    except NoSuchTableError:
+        schema = _schema(stream)
+        properties = table_properties(stream) | _origin(settings, stream)
         try:
-            kind = empty.selectExpr(f"({rule})").schema[0].dataType.simpleString()
-        except (AnalysisException, ParseException) as error:
-            reason = str(error).splitlines()[0]
-            raise _bad_rule(stream, name, reason) from error
-        if kind != "boolean":
-            raise _bad_rule(stream, name, f"it gives {kind}, a rule gives true or false")
+            return catalog.create_table(
+                stream.table,
+                schema,
+                partition_spec=_partitions(stream, schema),
+                properties=properties,
+            )
+        except TableAlreadyExistsError:  # someone else was quicker
+            table = catalog.load_table(stream.table)
+    return _fit(table, stream)
 
 
-def _bad_rule(stream: Stream, name: str, reason: str) -> HeadwaterError:
-    return StreamFileError(
-        f"{STREAMS / stream.name}.yml: the rule {name} ({stream.rules[name]}) does not work: "
-        + reason,
-        f"a rule is a SQL condition on the columns {', '.join(stream.columns)}",
+def stream_partitions(settings: Settings, stream: Stream) -> dict[str, list[int]]:
+    """The topics of a stream and their partitions; each declared topic must be there."""
+    require_broker(settings)
+    found = topics(settings, stream.reads)
+    missing = [topic for topic in stream.topics if topic not in found]
+    if missing or not found:
+        what = f"topic {', '.join(missing)}" if missing else f"any {stream.topic_text}"
+        raise HeadwaterError(
+            f"{what} of stream {stream.name} does not exist at {settings.bootstrap_servers}",
+            f"create it, or make some records: headwater produce {stream.name}",
+        )
+    return found
+
+
+def _origin(settings: Settings, stream: Stream) -> dict[str, str]:
+    """Where the stream begins, as offsets, settled once: a restart must not settle it anew.
+
+    A topic that does not exist yet begins, whenever it comes, with its first record.
+    """
+    require_broker(settings)
+    partitions = topics(settings, stream.reads)
+    ids = {topic: topic_id(settings, topic) for topic in partitions}
+    return {
+        START_OFFSETS: json.dumps(_start_offsets(settings, stream, partitions)),
+        TOPIC_IDS: json.dumps(ids),
+    }
+
+
+def _start_offsets(settings: Settings, stream: Stream, partitions: dict[str, list[int]]) -> Offsets:
+    match stream.start:
+        case "latest":
+            return end_offsets(settings, partitions)
+        case datetime() as when:
+            return offsets_at(settings, partitions, when)
+    begin = begin_offsets(settings, partitions)
+    named: Offsets = stream.start if isinstance(stream.start, dict) else {}
+    return named | {topic: known | named.get(topic, {}) for topic, known in begin.items()}
+
+
+def iceberg_type(kind: str, next_id: "NextId") -> "IcebergType":
+    """The Iceberg type of a type in a stream file."""
+    from pyiceberg import types as I
+
+    simple: dict[str, IcebergType] = {
+        "string": I.StringType(),
+        "boolean": I.BooleanType(),
+        "int": I.IntegerType(),
+        "bigint": I.LongType(),
+        "float": I.FloatType(),
+        "double": I.DoubleType(),
+        "date": I.DateType(),
+        "timestamp": I.TimestamptzType(),
+        "binary": I.BinaryType(),
+    }
+    if kind in simple:
+        return simple[kind]
+    if kind == HEADERS.type:
+        key = I.NestedField(next_id(), "key", I.StringType(), required=False)
+        value = I.NestedField(next_id(), "value", I.BinaryType(), required=False)
+        return I.ListType(next_id(), I.StructType(key, value), element_required=False)
+    if decimal := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
+        return I.DecimalType(int(decimal[1]), int(decimal[2]))
+    if kind.startswith("map<"):
+        inner = iceberg_type(kind.removeprefix("map<string,")[:-1], next_id)
+        return I.MapType(next_id(), I.StringType(), next_id(), inner, value_required=False)
+    inner = iceberg_type(kind.removeprefix("array<")[:-1], next_id)
+    return I.ListType(next_id(), inner, element_required=False)
+
+
+class NextId:
+    """Field ids, one after the other."""
+
+    def __init__(self, first: int = 1) -> None:
+        self._next = first - 1
+
+    def __call__(self) -> int:
+        self._next += 1
+        return self._next
+
+
+def _schema(stream: Stream) -> "Schema":
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    columns = table_columns(stream)
+    inner = NextId(len(columns) + 1)
+    return Schema(
+        *(
+            NestedField(
+                number, one.name, iceberg_type(one.type, inner), required=False, doc=one.description
+            )
+            for number, one in enumerate(columns, start=1)
+        )
     )
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+TRANSFORMS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
+
+
+def _partition_fields(stream: Stream) -> list[tuple[str, str]]:
+    """(column, Iceberg's transform): the day of arrival first, so that old rows are skipped."""
+    fields = [("_ingested_at", "day")]
+    for text in stream.partition_by:
+        function, *arguments = re.findall(r"\w+", text)
+        if not arguments:
+            fields.append((function, "identity"))
+        elif len(arguments) == 1:
+            fields.append((arguments[0], TRANSFORMS[function]))
+        else:
+            fields.append((arguments[1], f"{function}[{arguments[0]}]"))
+    return fields
+
+
+def _partitions(stream: Stream, schema: "Schema") -> "PartitionSpec":
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import parse_transform
+
+    fields = []
+    for number, (column, transform) in enumerate(_partition_fields(stream), start=1000):
+        suffix = "" if transform == "identity" else "_" + transform.split("[")[0]
+        source = schema.find_field(column).field_id
+        fields.append(PartitionField(source, number, parse_transform(transform), column + suffix))
+    return PartitionSpec(*fields)
+
+
+# --- fitting a table that is there already ------------------------------------------------------
+
+WIDENINGS = {("int", "bigint"), ("float", "double")}
+
+
+def _fit(table: "Table", stream: Stream) -> "Table":
+    """Add columns, widen types, renew comments and properties; refuse anything else."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    _check_partitions(table, stream)
+    there = {field.name: field for field in table.schema().fields}
+    wanted = {one.name: one for one in table_columns(stream)}
+    for name in there.keys() - wanted.keys():
+        raise StreamFileError(
+            f"{stream.table} has the column {name}, but {stream.file} does not declare it",
+            f"declare it again, with `optional: true`, or drop it in SQL: "
+            f"alter table {stream.table} drop column `{name}`",
+        )
+    changes = []
+    for name, one in wanted.items():
+        if name not in there:
+            changes.append(("add", one))
+        elif (found := type_name(there[name].field_type)) != one.type:
+            _check_widening(stream, name, found, one.type)
+            changes.append(("widen", one))
+        elif there[name].doc != one.description:
+            changes.append(("describe", one))
+    properties = {
+        key: value
+        for key, value in table_properties(stream).items()
+        if table.properties.get(key) != value and key != "format-version"
+    }
+    if not changes and not properties:
+        return table
+    try:
+        with table.transaction() as transaction:
+            if properties:
+                transaction.set_properties(properties)
+            if changes:
+                with transaction.update_schema() as update:
+                    for action, one in changes:
+                        kind = iceberg_type(one.type, NextId())
+                        if action == "add":
+                            update.add_column(one.name, kind, doc=one.description)
+                        elif action == "widen":
+                            update.update_column(one.name, kind, doc=one.description)
+                        else:
+                            update.update_column(one.name, doc=one.description)
+    except CommitFailedException as error:
+        raise HeadwaterError(
+            f"{stream.table} changed while its columns were fitted to {stream.file}: {error}",
+            "run the command again",
+        ) from error
+    return table.refresh()
+
+
+def type_name(kind: "IcebergType") -> str:
+    """An Iceberg type in the words of a stream file."""
+    text = str(kind).replace(" ", "").replace("list<", "array<")
+    if text.startswith("array<struct<"):
+        return HEADERS.type
+    for ours, theirs in (("bigint", "long"), ("timestamp", "timestamptz")):
+        text = re.sub(rf"\b{theirs}\b", ours, text)
+    return text
+
+
+def _check_widening(stream: Stream, name: str, found: str, wanted: str) -> None:
+    decimals = [re.fullmatch(r"decimal\((\d+),(\d+)\)", kind) for kind in (found, wanted)]
+    old, new = decimals
+    if (found, wanted) in WIDENINGS or (
+        old and new and old[2] == new[2] and int(new[1]) > int(old[1])
+    ):
+        return
+    raise StreamFileError(
+        f"{stream.file} declares {name} as {wanted}, but {stream.table} has it as {found}, and "
+        f"{found} does not widen to {wanted}",
+        f"declare {found} again; or add a column of another name with `from: value.{name}`; or "
+        "give the stream another name, and so a new table",
+    )
+
+
+def _check_partitions(table: "Table", stream: Stream) -> None:
+    schema = table.schema()
+    there = [
+        (str(schema.find_column_name(field.source_id)), str(field.transform))
+        for field in table.spec().fields
+    ]
+    wanted = _partition_fields(stream)
+    if there != wanted:
+        shown = [", ".join(f"{how}({what})" for what, how in one) for one in (wanted, there)]
+        raise StreamFileError(
+            f"{stream.file} says partition_by: {shown[0]}, but {stream.table} is partitioned by "
+            f"{shown[1]}",
+            "change partition_by back; or change the table in SQL (alter table ... add or drop "
+            "partition field); or give the stream another name, and so a new table",
+        )

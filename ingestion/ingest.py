@@ -11,19 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from py4j.protocol import Py4JError
 
 from headwater.catalog import open_catalog
 from headwater.errors import HeadwaterError
-from headwater.kafka import lag, require_broker, topic_partitions
+from headwater.kafka import Offsets, ensure_topic, lag
 from headwater.settings import Settings
-from ingestion.bronze import check_rules, ensure_table
-from ingestion.decode import ERROR_TYPES, decode
-from ingestion.ledger import Offsets, Position, commit, own_position, read_position
-from ingestion.stream import Stream
+from ingestion.bronze import ERROR_TYPES, ensure_table, stream_partitions
+from ingestion.decode import UNDECLARED, check_stream, decode
+from ingestion.formats import schema_id
+from ingestion.ledger import commit, moved, own_position, read_position
+from ingestion.registry import Registry
+from ingestion.stream import REGISTRY, Stream
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -40,10 +42,104 @@ class Progress:
 
     rows: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    undeclared: int = 0  # records with fields that the stream does not declare
+    undeclared_names: set[str] = field(default_factory=set)  # some of their names
     commits: int = 0
     last_commit: datetime | None = None
     last_rows: int = 0
     last_seconds: float = 0.0
+
+
+class Landing:
+    """How records of a stream become a commit: decoded, forwarded, counted, written."""
+
+    def __init__(self, spark: "SparkSession", settings: Settings, stream: Stream) -> None:
+        self.stream = stream
+        self.progress = Progress()
+        self._settings = settings
+        self._spark = spark
+        formats = [one for one in (stream.key, stream.value) if one]
+        self.by_registry = any(one.schema_ == REGISTRY for one in formats)
+        self._registry = Registry(settings) if self.by_registry else None
+        check_stream(spark, stream)
+        if stream.forward:
+            ensure_topic(settings, stream.forward.topic)
+        ensure_table(settings, stream)
+        self.position = read_position(self.load_table())
+
+    def load_table(self) -> "Table":
+        return open_catalog(self._settings).load_table(self.stream.table)
+
+    def read(self, reader: Any) -> Any:
+        """A batch or streaming reader of Kafka, with what both need."""
+        return (
+            reader.format("kafka")
+            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+            .option("kafka.isolation.level", "read_committed")
+            .option("includeHeaders", str(self.stream.headers).lower())
+        )
+
+    def decode(self, records: "DataFrame") -> "DataFrame":
+        """Rows of the table; for a registry, with the schemas that these records name."""
+        if self._registry is None:
+            return decode(records, self.stream)
+        named = {"key": self.stream.key, "value": self.stream.value}
+        parts = [part for part, one in named.items() if one and one.schema_ == REGISTRY]
+        ids = {
+            row[0]
+            for part in parts
+            for row in records.select(schema_id(records[part])).distinct().collect()
+            if row[0] is not None
+        }
+        return decode(records, self.stream, self._registry.schemas(sorted(ids)))
+
+    def commit(self, rows: "DataFrame", end: Offsets) -> datetime:
+        """Forward what is valid, then write all of it in one commit that ends at these offsets."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        began = time.monotonic()
+        self.forward(rows.where("_error_type is null"))
+        counts = Observation()
+        name = F.element_at(UNDECLARED, 1)
+        counted_rows = rows.observe(
+            counts,
+            F.count(F.lit(1)).alias("rows"),
+            F.count_if(F.size(UNDECLARED) > 0).alias("undeclared"),
+            F.min(name).alias("first_undeclared"),
+            F.max(name).alias("last_undeclared"),
+            *(F.count_if(F.col("_error_type") == kind).alias(kind) for kind in ERROR_TYPES),
+        )
+        stamp = commit(counted_rows.drop(UNDECLARED), self.stream.table, self.position, end)
+        self.position = own_position(self.load_table(), stamp, end)
+        self._note(counts.get, stamp, time.monotonic() - began)
+        return stamp
+
+    def forward(self, valid: "DataFrame") -> None:
+        """At least once: it comes before the commit, so a crash in between sends it again."""
+        if self.stream.forward is None:
+            return
+        columns = ["key", "value", *(["headers"] if self.stream.headers else [])]
+        (
+            valid.selectExpr(*(f"_kafka_{name} as {name}" for name in columns))
+            .write.format("kafka")
+            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+            .option("includeHeaders", str(self.stream.headers).lower())
+            .option("topic", self.stream.forward.topic)
+            .save()
+        )
+
+    def _note(self, counted: dict[str, Any], stamp: datetime, seconds: float) -> None:
+        done = self.progress
+        done.last_rows = counted["rows"]
+        done.rows += done.last_rows
+        done.errors.update({kind: counted[kind] for kind in ERROR_TYPES})
+        done.undeclared += counted["undeclared"]
+        names = {counted["first_undeclared"], counted["last_undeclared"]} - {None}
+        done.undeclared_names.update(names)
+        done.commits += 1
+        done.last_commit = stamp
+        done.last_seconds = seconds
 
 
 class Ingestion:
@@ -51,33 +147,61 @@ class Ingestion:
 
     def __init__(self, spark: "SparkSession", settings: Settings, stream: Stream) -> None:
         self.stream = stream
-        self.progress = Progress()
         self.failure: BaseException | None = None
         self._settings = settings
         self._spark = spark
-        self._batch_done = threading.Lock()
+        self._turn = threading.Lock()  # held by the batch under way, or by whoever paused the run
         self._stopping = False
         self._checkpoint = _new_checkpoint(settings.home / "checkpoints" / stream.name)
-        self._position = self._prepare()
+        self._landing = Landing(spark, settings, stream)
         self._query: StreamingQuery | None = None
+
+    @property
+    def progress(self) -> Progress:
+        return self._landing.progress
 
     def start(self, once: bool) -> None:
         """`once` reads what is there now and ends; otherwise the run goes on until `stop`."""
+        batch, topics = self.stream.batch, self.stream.topics
         reader = (
-            self._spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("subscribe", self.stream.topic)
+            self._landing.read(self._spark.readStream)
+            .option(*(("subscribe", ",".join(topics)) if topics else self._pattern()))
             .option("startingOffsets", json.dumps(self._starting_offsets()))
-            .option("maxOffsetsPerTrigger", self.stream.batch.max_records)
+            .option("maxOffsetsPerTrigger", batch.max_records)
         )
+        if not once:  # Spark would hold back what is less even when it shall end
+            reader = reader.option("maxTriggerDelay", f"{batch.max_seconds}s").option(
+                "minOffsetsPerTrigger", min(batch.min_records, batch.max_records)
+            )
+        records = reader.load()
+        # Planned once for all batches, unless each batch must first be asked for its schemas.
+        rows = records if self._landing.by_registry else self._landing.decode(records)
         writer = (
-            reader.load()
-            .writeStream.queryName(self.stream.name)
+            rows.writeStream.queryName(self.stream.name)
             .option("checkpointLocation", f"file://{self._checkpoint}")
             .foreachBatch(self._land)
         )
         self._query = writer.trigger(availableNow=True).start() if once else writer.start()
+
+    def _pattern(self) -> tuple[str, str]:
+        return "subscribePattern", self.stream.topic_pattern or ""
+
+    def pause(self) -> None:
+        """Wait for the end of the batch under way, and let no other begin."""
+        self._turn.acquire()
+
+    def resume(self) -> None:
+        """Go on after someone else's turn, from the same offsets on top of what they wrote."""
+        try:
+            now = read_position(self._landing.load_table())
+            if now.offsets != self._landing.position.offsets:
+                raise moved(self.stream.table, "its position is another one")
+            self._landing.position = now
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._turn.release()
 
     @property
     def is_running(self) -> bool:
@@ -102,15 +226,15 @@ class Ingestion:
 
     @property
     def lag(self) -> int | None:
-        """Records in the topic that are not in the table yet; None while no broker answers."""
-        return lag(self._settings, self.stream.topic, self._position.offsets)
+        """Records in the topics that are not in the table yet; None while no broker answers."""
+        return lag(self._settings, self.stream.reads, self._landing.position.offsets)
 
     def stop(self) -> None:
         """Let the batch under way commit, then end."""
         self._stopping = True
-        if self._batch_done.acquire(timeout=FINISH_BATCH_SECONDS):
-            self._batch_done.release()
-        if self._query and self.is_running and not self.failed:
+        if self._turn.acquire(timeout=FINISH_BATCH_SECONDS):
+            self._turn.release()
+        if self._query and self.is_running:
             self._query.stop()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
@@ -127,63 +251,31 @@ class Ingestion:
             f"Spark's log: {self._settings.logs / 'ingest.log'}",
         ) from self.failure
 
-    def _prepare(self) -> Position:
-        require_broker(self._settings)
-        if not topic_partitions(self._settings, self.stream.topic):
-            raise HeadwaterError(
-                f"topic {self.stream.topic} of stream {self.stream.name} does not exist at "
-                f"{self._settings.bootstrap_servers}",
-                f"create it, or make some records: headwater produce {self.stream.name}",
-            )
-        check_rules(self._spark, self.stream)
-        ensure_table(self._spark, self._settings, self.stream)
-        return read_position(self._load_table())
-
-    def _load_table(self) -> "Table":
-        return open_catalog(self._settings).load_table(self.stream.table)
-
     def _starting_offsets(self) -> Offsets:
-        """Spark wants every partition of the topic named; one without rows starts at its oldest."""
-        topic = self.stream.topic
-        known = self._position.offsets.get(topic, {})
-        partitions = topic_partitions(self._settings, topic)
-        return {topic: {str(p): known.get(str(p), EARLIEST) for p in partitions}}
+        """Spark wants every partition named; one without rows starts at its oldest record."""
+        known = self._landing.position.offsets
+        partitions = stream_partitions(self._settings, self.stream)
+        return {
+            topic: {str(one): known.get(topic, {}).get(str(one), EARLIEST) for one in numbers}
+            for topic, numbers in partitions.items()
+        }
 
-    def _land(self, records: "DataFrame", batch: int) -> None:
+    def _land(self, batch_rows: "DataFrame", batch: int) -> None:
         """One micro-batch. It runs on Spark's callback thread."""
-        with self._batch_done:
+        with self._turn:
             if self._stopping:  # what is not in the table is read again by the next run
                 return
             try:
-                self._commit(records, batch)
+                if self.failure is not None:
+                    raise self.failure
+                end = _batch_end(self._checkpoint, batch)
+                if end == self._landing.position.offsets:  # the topics have nothing new
+                    return
+                again = self._landing.decode if self._landing.by_registry else lambda rows: rows
+                self._landing.commit(again(batch_rows), end)
             except BaseException as error:
                 self.failure = error
                 raise
-
-    def _commit(self, records: "DataFrame", batch: int) -> None:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        began = time.monotonic()
-        end = _batch_end(self._checkpoint, batch)
-        if end == self._position.offsets:  # the topic has nothing new
-            return
-        counts = Observation()
-        rows = decode(records, self.stream).observe(
-            counts,
-            F.count(F.lit(1)).alias("rows"),
-            *(F.count_if(F.col("_error_type") == kind).alias(kind) for kind in ERROR_TYPES),
-        )
-        stamp = commit(rows, self.stream.table, self._position, end)
-        self._position = own_position(self._load_table(), stamp, end)
-        counted = counts.get
-        done = self.progress
-        done.last_rows = counted.pop("rows")
-        done.rows += done.last_rows
-        done.errors.update(counted)
-        done.commits += 1
-        done.last_commit = stamp
-        done.last_seconds = time.monotonic() - began
 
 
 def _new_checkpoint(folder: Path) -> Path:

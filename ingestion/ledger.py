@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import TableMovedError
+from headwater.kafka import Offsets
 from headwater.spark import CATALOG
 from ingestion.bronze import START_OFFSETS
 
@@ -24,8 +25,6 @@ STAMP = "headwater.ingested-at"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COORDINATES = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-
-Offsets = dict[str, dict[str, int]]  # topic -> partition -> next offset to read
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def own_position(table: "Table", stamp: datetime, end: Offsets) -> Position:
     for snapshot in reversed(table.snapshots()):
         if snapshot.summary and snapshot.summary.get(STAMP) == stamp.isoformat():
             return Position(end, snapshot.snapshot_id, stamp)
-    raise _moved(".".join(table.name()[-2:]), "its last commit is gone from the table")
+    raise moved(".".join(table.name()[-2:]), "its last commit is gone from the table")
 
 
 def newest_marked(table: "Table") -> "Snapshot | None":
@@ -178,12 +177,12 @@ def commit(rows: "DataFrame", table: str, seen: Position, end: Offsets) -> datet
         text = str(error)
         if "ValidationException" in text or "Cannot determine history" in text:
             reason = "its commit was refused and nothing of it was written"
-            raise _moved(table, reason) from error
+            raise moved(table, reason) from error
         raise
     return stamp
 
 
-def _moved(table: str, reason: str) -> TableMovedError:
+def moved(table: str, reason: str) -> TableMovedError:
     return TableMovedError(
         f"{table} was changed by someone else since this ingestion last looked; {reason}",
         "run one ingestion per stream, then start again: it goes on from the table",

@@ -1,85 +1,290 @@
-"""A stream is one YAML file: topic, format, columns, rules. This module reads and checks it."""
+"""A stream is one YAML file: topics, formats, columns, rules. This module reads and checks it."""
 
 import difflib
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
 )
 
 from headwater.errors import StreamFileError
+from headwater.kafka import Offsets
+from headwater.settings import settings
 
-STREAMS = Path(__file__).with_name("streams")
-
-TYPE = re.compile(
-    r"string|boolean|int|bigint|float|double|date|timestamp|decimal\(\d{1,2}, ?\d{1,2}\)"
+REGISTRY = "registry"
+SCALAR = r"string|boolean|int|bigint|float|double|date|timestamp|binary|decimal\(\d{1,2},\d{1,2}\)"
+TYPE = re.compile(rf"{SCALAR}|map<string,({SCALAR})>|array<({SCALAR})>")
+SOURCE = re.compile(r"(key|value)(\.[^.`]+)*")
+PARTITION = re.compile(
+    r"(?P<identity>\w+)|(years|months|days|hours)\(\w+\)|(bucket|truncate)\(\d+,\w+\)"
 )
 
 
-def _known_type(value: str) -> str:
-    if not TYPE.fullmatch(value):
+def _known_type(text: str) -> str:
+    kind = text.replace(" ", "")
+    if not TYPE.fullmatch(kind):
         raise ValueError(
-            f"{value!r} is not a column type; known are string, boolean, int, bigint, float, "
-            "double, date, timestamp and decimal(precision, scale)"
+            f"{text!r} is not a column type; known are string, boolean, int, bigint, float, "
+            "double, date, timestamp, binary, decimal(precision,scale), map<string,TYPE> and "
+            "array<TYPE>"
         )
-    return value
+    return kind
+
+
+def _known_partition(text: str) -> str:
+    field = text.replace(" ", "")
+    if not PARTITION.fullmatch(field):
+        raise ValueError(
+            f"{text!r} is not a partition field; write a column, or years(c), months(c), days(c), "
+            "hours(c), bucket(16, c) or truncate(4, c)"
+        )
+    return field
+
+
+def _known_source(text: str) -> str:
+    if not SOURCE.fullmatch(text):
+        raise ValueError(f"{text!r} is no place in a record; write key, value or value.<field>")
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+    return text
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Start = Literal["earliest", "latest"] | datetime | Offsets
+
+
+def _start(value: Any) -> Start:
+    match value:
+        case "earliest" | "latest":
+            return value
+        case datetime():
+            return value if value.tzinfo else value.replace(tzinfo=UTC)
+        case dict() if value and all(_is_partitions(one) for one in value.values()):
+            return {
+                str(topic): {str(partition): offset for partition, offset in partitions.items()}
+                for topic, partitions in value.items()
+            }
+        case _:
+            raise ValueError(
+                f"{value!r} is no place to start; write earliest, latest, a time such as "
+                "2026-01-31T00:00:00Z, or offsets such as {my-topic: {0: 1500, 1: 1700}}"
+            )
+
+
+def _is_partitions(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(partition, int) and isinstance(offset, int) and min(partition, offset) >= 0
+        for partition, offset in value.items()
+    )
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
-ColumnType = Annotated[str, AfterValidator(_known_type)]
+Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
 
 class _Declared(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Column(_Declared):
-    """One declared column. Its description becomes the column's comment."""
+    """One declared column: found in the record, or derived from other columns."""
 
-    type: ColumnType
-    description: str
+    type: Annotated[str, AfterValidator(_known_type)]
+    description: Text
+    sources: Annotated[
+        list[Annotated[str, AfterValidator(_known_source)]] | None,
+        BeforeValidator(_listed),
+        Field(alias="from", min_length=1),
+    ] = None
+    expression: Text | None = None
     optional: bool = False
 
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.sources and self.expression:
+            raise ValueError("a column has `from` or `expression`, not both")
+        return self
 
-class Value(_Declared):
-    """How the record's value is written."""
 
-    format: Literal["json"]
+class Format(_Declared):
+    """How the key or the value of a record is written."""
+
+    format: Literal["json", "avro", "text"]
+    schema_: Annotated[str | None, Field(alias="schema", validate_default=True)] = None
+
+    @field_validator("schema_")
+    @classmethod
+    def _schema(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """The Avro schema itself, read from its file, or the word `registry`."""
+        if info.data.get("format") != "avro":
+            if value is not None:
+                raise ValueError("only the format avro has a schema")
+            return None
+        if value is None:
+            raise ValueError("the format avro needs a schema: an .avsc file, or registry")
+        return value if value == REGISTRY or info.context is None else _avro_schema(value, info)
+
+
+def _avro_schema(value: str, info: ValidationInfo) -> str:
+    import fastavro
+
+    assert info.context is not None  # noqa: S101
+    file = Path(info.context["folder"]) / value
+    try:
+        text = file.read_text()
+        fastavro.parse_schema(json.loads(text))
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; the path starts at this file") from error
+    except (ValueError, fastavro.schema.SchemaParseException) as error:
+        raise ValueError(f"{file} is not an Avro schema: {error}") from error
+    return text
 
 
 class Batch(_Declared):
-    """How much goes into one commit."""
+    """When records are committed: at `min_records` or after `max_seconds`, whichever is first."""
 
+    min_records: int = Field(1_000, ge=1)
+    max_seconds: int = Field(10, ge=1)
     max_records: int = Field(1_000_000, ge=1)
+
+
+class Forward(_Declared):
+    """Where valid records are sent on to."""
+
+    topic: Topic
+
+
+class TableOptions(_Declared):
+    """How the bronze table is written."""
+
+    target_file_mb: int = Field(256, ge=1)
+    row_group_mb: int = Field(128, ge=1)
+    page_mb: int = Field(1, ge=1)
+    compression: Literal["zstd", "snappy", "gzip", "lz4", "uncompressed"] = "zstd"
+    commit_retries: int = Field(3, ge=0)
+    commit_retry_wait_ms: int = Field(100, ge=1)
+    properties: dict[
+        Annotated[str, StringConstraints(pattern=r"^(write|read|commit|history|gc)\.[\w.-]+$")], str
+    ] = {}
 
 
 class Stream(_Declared):
     """One declared stream. Its name is the name of its file and of its bronze table."""
 
     name: Name
-    description: str
-    topic: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
-    start: Literal["earliest", "latest"] = "earliest"
-    value: Value
+    file: Path
+    description: Text
+    topics: Annotated[
+        list[Topic], BeforeValidator(_listed), Field(alias="topic", validate_default=True)
+    ] = []
+    topic_pattern: Annotated[str, AfterValidator(_pattern)] | None = None
+    start: Annotated[Any, AfterValidator(_start)] = "earliest"
+    key: Format | None = None
+    value: Format
     columns: Annotated[dict[Name, Column], Field(min_length=1)]
-    rules: dict[Name, str] = {}
+    rules: dict[Name, Text] = {}
+    headers: bool = False
+    forward: Forward | None = None
+    partition_by: list[Annotated[str, AfterValidator(_known_partition)]] = []
     batch: Batch = Batch()
+    table_options: Annotated[TableOptions, Field(alias="table")] = TableOptions()
 
     @property
     def table(self) -> str:
         return f"bronze.{self.name}"
 
+    @property
+    def topic_text(self) -> str:
+        """The topics as a person would say them."""
+        return ", ".join(self.topics) or f"topics like {self.topic_pattern}"
 
-def load_streams(names: list[str] | None = None, folder: Path = STREAMS) -> list[Stream]:
+    @property
+    def decoded(self) -> dict[str, Column]:
+        """The columns that are found in the record, in the order of the file."""
+        return {name: one for name, one in self.columns.items() if not one.expression}
+
+    @property
+    def derived(self) -> dict[str, Column]:
+        return {name: one for name, one in self.columns.items() if one.expression}
+
+    def reads(self, topic: str) -> bool:
+        if self.topic_pattern is not None:
+            return re.fullmatch(self.topic_pattern, topic) is not None
+        return topic in self.topics
+
+    def sources(self, name: str) -> list[str]:
+        """Where a column is looked for, first to last."""
+        whole = self.value.format == "text"
+        return self.columns[name].sources or ["value" if whole else f"value.{name}"]
+
+    def problems(self) -> list[tuple[tuple[str, ...], str]]:
+        """What no key can say about itself: (key, problem)."""
+        found: list[tuple[tuple[str, ...], str]] = []
+        if bool(self.topics) == bool(self.topic_pattern):
+            found.append(((), "a stream has either topic or topic_pattern"))
+        if isinstance(self.start, dict):
+            found += [
+                (("start", topic), f"the stream does not read topic {topic}")
+                for topic in self.start
+                if not self.reads(topic)
+            ]
+        if self.forward and self.reads(self.forward.topic):
+            found.append((("forward", "topic"), "the stream would read what it forwards"))
+        places = {source for name in self.decoded for source in self.sources(name)}
+        if not self.decoded:
+            found.append((("columns",), "at least one column must come from the record"))
+        for name in self.decoded:
+            for source in self.sources(name):
+                found += [(("columns", name), problem) for problem in self._misplaced(name, source)]
+        if self.key and not any(place.split(".")[0] == "key" for place in places):
+            found.append((("key",), "no column comes from the key (from: key.<field>)"))
+        for index, field in enumerate(self.partition_by):
+            column = re.findall(r"\w+", field)[-1]
+            if column not in self.columns:
+                found.append((("partition_by", str(index)), f"{column} is not a column"))
+        return found
+
+    def _misplaced(self, name: str, source: str) -> list[str]:
+        part, *path = source.split(".")
+        format_ = self.key if part == "key" else self.value
+        if format_ is None:
+            return [f"{name} comes from the key, but the stream has no `key:` with a format"]
+        if format_.format == "text" and path:
+            return [f"{source}: text has no fields; write from: {part}"]
+        if format_.format == "json" and not path:
+            return [f"{source}: name a field of the JSON object, such as {part}.{name}"]
+        if format_.format == "json" and "binary" in self.columns[name].type:
+            return [f"{name} is binary, which JSON does not have"]
+        return []
+
+
+def load_streams(names: list[str] | None = None, folder: Path | None = None) -> list[Stream]:
     """The streams of these names, or all of them."""
+    folder = folder or settings().streams
     files = {file.stem: file for file in sorted(folder.glob("*.yml"))}
     for name in names or ():
         if name not in files:
@@ -111,8 +316,19 @@ def load_stream(file: Path) -> Stream:
             f"{file}:1: a stream file is a mapping of keys", "see docs/streams.md"
         )
     lines, problems = _key_lines(root, file)
+    problems += [
+        _describe({"loc": (key,), "type": "extra_forbidden"}, file, lines)
+        for key in OURS & set(content)
+    ]
+    own = {key: value for key, value in content.items() if key not in OURS}
     try:
-        stream = Stream(**{**content, "name": file.stem})
+        stream = Stream.model_validate(
+            {**own, "name": file.stem, "file": file}, context={"folder": file.parent}
+        )
+        problems += [
+            f"{file}:{_line(path, lines)}: {'.'.join(path) + ': ' if path else ''}{problem}"
+            for path, problem in stream.problems()
+        ]
     except ValidationError as error:
         problems += [_describe(detail, file, lines) for detail in error.errors()]
     if problems:
@@ -120,6 +336,7 @@ def load_stream(file: Path) -> Stream:
     return stream
 
 
+OURS = {"name", "file", "topics", "table_options"}  # fields of a stream that are no keys of a file
 Lines = dict[tuple[str, ...], int]
 
 
@@ -143,11 +360,14 @@ def _key_lines(root: yaml.MappingNode, file: Path) -> tuple[Lines, list[str]]:
     return lines, problems
 
 
+def _line(path: tuple[str, ...], lines: Lines) -> int:
+    return next(lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines)
+
+
 def _describe(detail: Any, file: Path, lines: Lines) -> str:
     path = tuple(str(part) for part in detail["loc"] if part != "[key]")
     shown = ".".join(path)
-    line = next(lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines)
-    where = f"{file}:{line}: "
+    where = f"{file}:{_line(path, lines)}: "
     if path == ("name",):
         return f"{where}the file's name {file.stem!r} names the stream: use a-z, 0-9 and _"
     match detail["type"]:
@@ -155,7 +375,7 @@ def _describe(detail: Any, file: Path, lines: Lines) -> str:
             return f"{where}{shown} is missing"
         case "extra_forbidden":
             return f"{where}{shown} is not a key of a stream file" + _nearest(
-                path[-1], _known_keys(path[:-1])
+                path[-1], known_keys(path[:-1])
             )
         case "literal_error":
             return f"{where}{shown} is {detail['input']!r}, but must be {detail['ctx']['expected']}"
@@ -165,10 +385,21 @@ def _describe(detail: Any, file: Path, lines: Lines) -> str:
             return f"{where}{shown} is {detail['input']!r}: {detail['msg']}"
 
 
-def _known_keys(path: tuple[str, ...]) -> list[str]:
-    sections: dict[str, type[BaseModel]] = {"columns": Column, "value": Value, "batch": Batch}
-    model = sections.get(path[0], Stream) if path else Stream
-    return [name for name in model.model_fields if name != "name"]
+SECTIONS: dict[str, type[BaseModel]] = {
+    "key": Format,
+    "value": Format,
+    "columns": Column,
+    "forward": Forward,
+    "batch": Batch,
+    "table": TableOptions,
+}
+
+
+def known_keys(path: tuple[str, ...] = ()) -> list[str]:
+    """The keys that a stream file may have at this place."""
+    model = SECTIONS.get(path[0], Stream) if path else Stream
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    return [name for name in names if name not in ("name", "file")]
 
 
 def _nearest(name: str, known: Any) -> str:

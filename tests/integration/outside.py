@@ -1,14 +1,15 @@
 """What an outsider sees: the topic through a Kafka consumer, the tables through pyiceberg."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.catalog import open_catalog
-from headwater.kafka import client_options, end_offsets, ensure_topic
+from headwater.kafka import client_options, end_offsets, ensure_topic, topics
 from headwater.settings import Settings
 from ingestion.ingest import Ingestion
 from ingestion.stream import Stream
@@ -16,7 +17,7 @@ from ingestion.stream import Stream
 
 def read_topic(settings: Settings, topic: str) -> dict[tuple[int, int], bytes | None]:
     """Every committed record of the topic: (partition, offset) to value."""
-    ends = end_offsets(settings, topic)
+    ends = end_offsets(settings, topics(settings, lambda name: name == topic))[topic]
     consumer = Consumer(
         client_options(settings)
         | {
@@ -26,9 +27,9 @@ def read_topic(settings: Settings, topic: str) -> dict[tuple[int, int], bytes | 
             "isolation.level": "read_committed",
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+    consumer.assign([TopicPartition(topic, int(partition), 0) for partition in ends])
     found: dict[tuple[int, int], bytes | None] = {}
-    open_partitions = set(ends)
+    open_partitions = {int(partition) for partition in ends}
     while open_partitions:
         message = consumer.poll(10)
         assert message is not None, "the topic could not be read to its end"
@@ -40,12 +41,20 @@ def read_topic(settings: Settings, topic: str) -> dict[tuple[int, int], bytes | 
     return found
 
 
-def send(settings: Settings, topic: str, *values: bytes | None, partitions: int = 4) -> None:
+def send(
+    settings: Settings,
+    topic: str,
+    *values: bytes | None,
+    keys: Iterable[bytes | None] = repeat(None),
+    headers: list[tuple[str, bytes]] | None = None,
+    partitions: int = 4,
+) -> None:
     ensure_topic(settings, topic, partitions)
-    producer = Producer(client_options(settings))
-    for value in values:
-        producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    producer = Producer(client_options(settings) | {"queue.buffering.max.messages": 1_000_000})
+    for value, key in zip(values, keys, strict=False):
+        producer.produce(topic, value, key, headers=headers)
+        producer.poll(0)
+    assert producer.flush(60) == 0
 
 
 def read_table(settings: Settings, name: str, *columns: str) -> pa.Table:

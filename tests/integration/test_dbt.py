@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from headwater.produce import Shares, produce
+from headwater.generators import Shares
+from headwater.produce import produce
 from headwater.settings import Settings
 from ingestion.stream import load_streams
 from tests.conftest import DBT, ROOT, run

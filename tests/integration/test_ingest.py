@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headwater.catalog import open_catalog
-from headwater.produce import Shares, produce
+from headwater.generators import Shares
+from headwater.produce import produce
 from headwater.settings import Settings
 from tests.conftest import HEADWATER, ROOT, clean_environment, run
 from tests.integration.outside import assert_table_is_topic, read_table, wait_for

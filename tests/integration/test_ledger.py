@@ -25,7 +25,9 @@ VALUE = b'{"event_time": "2026-01-05T14:30:00", "ticker": "AAPL", "price": 1}'
 def stream(spark: SparkSession) -> Iterator[Stream]:
     """A stream of its own for each test."""
     name = f"ledger_{uuid4().hex[:8]}"
-    yield load_streams(["stocks"])[0].model_copy(update={"name": name, "topic": name})
+    yield load_streams(["stocks"])[0].model_copy(
+        update={"name": name, "topics": [name], "forward": None}
+    )
     spark.sql(f"drop table if exists lake.bronze.{name} purge")
 
 
@@ -43,14 +45,14 @@ def end(run: Ingestion) -> BaseException | None:
 def test_a_writer_that_was_overtaken_is_refused(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     land(spark, settings, stream)
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     zombie = Ingestion(spark, settings, stream)  # has looked at the table, then sleeps
     land(spark, settings, stream)  # another one takes over
     zombie.start(once=True)
     assert isinstance(end(zombie), TableMovedError)
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 20
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 20
 
 
 def test_a_writer_that_is_overtaken_right_after_its_commit_is_refused(
@@ -58,7 +60,7 @@ def test_a_writer_that_is_overtaken_right_after_its_commit_is_refused(
 ) -> None:
     """It must not take the other's commit for its own and then write the same records again."""
     small = stream.model_copy(update={"batch": stream.batch.model_copy(update={"max_records": 8})})
-    send(settings, stream.topic, *[VALUE] * 40)
+    send(settings, stream.topics[0], *[VALUE] * 40)
     first = Ingestion(spark, settings, small)
     commit = ingest.commit
 
@@ -71,60 +73,60 @@ def test_a_writer_that_is_overtaken_right_after_its_commit_is_refused(
     monkeypatch.setattr(ingest, "commit", commit_and_be_overtaken)
     first.start(once=True)
     assert isinstance(end(first), TableMovedError)
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 40
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 40
 
 
 def test_two_first_writers_cannot_both_win(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     late = Ingestion(spark, settings, stream)  # made the table; it has no snapshot yet
     land(spark, settings, stream)
     late.start(once=True)
     assert isinstance(end(late), TableMovedError)
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 10
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 10
 
 
 def test_a_compaction_in_between_is_no_conflict(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
     for _ in range(3):
-        send(settings, stream.topic, *[VALUE] * 10)
+        send(settings, stream.topics[0], *[VALUE] * 10)
         land(spark, settings, stream)
     writer = Ingestion(spark, settings, stream)
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     spark.sql(
         f"call lake.system.rewrite_data_files(table => '{stream.table}', "
         "options => map('rewrite-all', 'true'))"
     )
     writer.start(once=True)
     assert end(writer) is None
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 40
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 40
 
 
 def test_a_rollback_in_between_is_refused_and_the_next_run_reads_again(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     land(spark, settings, stream)
     first = load(settings, stream).current_snapshot()
     assert first is not None
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     land(spark, settings, stream)
     writer = Ingestion(spark, settings, stream)
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     spark.sql(f"call lake.system.rollback_to_snapshot('{stream.table}', {first.snapshot_id})")
     writer.start(once=True)
     assert isinstance(end(writer), TableMovedError)
     land(spark, settings, stream)
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 30
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 30
 
 
 def test_rows_and_marks_give_the_same_position(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
     for _ in range(3):
-        send(settings, stream.topic, *[VALUE] * 50)
+        send(settings, stream.topics[0], *[VALUE] * 50)
         land(spark, settings, stream)
     table = load(settings, stream)
     marked = read_position(table)
@@ -140,7 +142,7 @@ def test_rows_and_marks_give_the_same_position(
 def test_without_any_mark_the_rows_decide(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
-    send(settings, stream.topic, *[VALUE] * 20)
+    send(settings, stream.topics[0], *[VALUE] * 20)
     land(spark, settings, stream)
     rows = spark.table(f"lake.{stream.table}").collect()
     schema = spark.table(f"lake.{stream.table}").schema
@@ -149,35 +151,35 @@ def test_without_any_mark_the_rows_decide(
         f"call lake.system.expire_snapshots(table => '{stream.table}', "
         "older_than => timestamp '2100-01-01', retain_last => 1)"
     )
-    send(settings, stream.topic, *[VALUE] * 20)
+    send(settings, stream.topics[0], *[VALUE] * 20)
     land(spark, settings, stream)
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 40
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 40
 
 
 def test_a_dropped_table_is_filled_again_from_the_start(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     land(spark, settings, stream)
     spark.sql(f"drop table lake.{stream.table} purge")
     land(spark, settings, stream)
-    assert assert_table_is_topic(settings, stream.table, stream.topic) == 10
+    assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 10
 
 
 def test_start_latest_is_settled_when_the_table_is_made(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
     stream = stream.model_copy(update={"start": "latest"})
-    send(settings, stream.topic, *[VALUE] * 10)
+    send(settings, stream.topics[0], *[VALUE] * 10)
     assert land(spark, settings, stream).progress.rows == 0
-    send(settings, stream.topic, *[VALUE] * 5)
+    send(settings, stream.topics[0], *[VALUE] * 5)
     assert land(spark, settings, stream).progress.rows == 5
 
 
 def test_a_run_with_nothing_new_commits_nothing(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
-    send(settings, stream.topic, VALUE)
+    send(settings, stream.topics[0], VALUE)
     land(spark, settings, stream)
     before = load(settings, stream).current_snapshot()
     assert land(spark, settings, stream).progress.commits == 0
@@ -190,7 +192,7 @@ def test_each_commit_has_one_stamp_and_stamps_grow(
     stream = stream.model_copy(
         update={"batch": stream.batch.model_copy(update={"max_records": 20})}
     )
-    send(settings, stream.topic, *[VALUE] * 60)
+    send(settings, stream.topics[0], *[VALUE] * 60)
     run = land(spark, settings, stream)
     stamps = read_table(settings, stream.table, "_ingested_at")["_ingested_at"].unique()
     assert run.progress.commits == len(stamps) >= 3

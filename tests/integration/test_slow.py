@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headwater.produce import Shares, produce
+from headwater.generators import Shares
+from headwater.produce import produce
 from headwater.settings import Settings
 from tests.conftest import HEADWATER, ROOT, run
 from tests.integration.outside import assert_table_is_topic, wait_for

@@ -1,0 +1,205 @@
+"""Who writes to a stream's table: a lease in the catalog, and how others get a turn.
+
+The lease is a courtesy. It gives a second writer a clear message early, and lets a replay take its
+turn while a stream runs. What keeps a table right is the commit itself (ledger.py), which Iceberg
+refuses when anyone else has committed. Both the lease and the wish for a turn are properties of the
+bronze namespace, so they work between machines and leave no trace in the tables.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+import psutil
+
+from headwater.catalog import open_catalog
+from headwater.errors import HeadwaterError
+from headwater.settings import Settings
+
+NAMESPACE = "bronze"
+LEASE_SECONDS = 30.0
+RENEW_SECONDS = 1.0
+WAIT_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A lease, or a wish for a turn. It ends by itself unless it is renewed."""
+
+    id: str
+    purpose: str  # ingest, replay, backfill
+    host: str
+    pid: int
+    started: float  # of the process, so that another process with its pid is not taken for it
+    until: float
+    lent_to: str | None = None
+
+    @property
+    def who(self) -> str:
+        return f"`headwater {self.purpose}` with pid {self.pid} on {self.host}"
+
+    @property
+    def is_alive(self) -> bool:
+        if self.until < time.time():
+            return False
+        if self.host != socket.gethostname():
+            return True
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.started) < 1
+        except psutil.NoSuchProcess:
+            return False
+
+
+class Lender(Protocol):
+    """A writer that can stand back between two commits."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+def _claim(purpose: str) -> Claim:
+    me = psutil.Process()
+    until = time.time() + LEASE_SECONDS
+    return Claim(
+        uuid.uuid4().hex, purpose, socket.gethostname(), os.getpid(), me.create_time(), until
+    )
+
+
+class Board:
+    """The claims on one stream, as the catalog holds them."""
+
+    def __init__(self, settings: Settings, stream: str) -> None:
+        self._settings = settings
+        self._lease = f"headwater.lease.{stream}"
+        self._wish = f"headwater.turn.{stream}"
+
+    def lease(self) -> Claim | None:
+        return self._read(self._lease)
+
+    def wish(self) -> Claim | None:
+        return self._read(self._wish)
+
+    def put_lease(self, claim: Claim | None) -> None:
+        self._write(self._lease, claim)
+
+    def put_wish(self, claim: Claim | None) -> None:
+        self._write(self._wish, claim)
+
+    def _read(self, key: str) -> Claim | None:
+        text = open_catalog(self._settings).load_namespace_properties(NAMESPACE).get(key)
+        claim = Claim(**json.loads(text)) if text else None
+        return claim if claim and claim.is_alive else None
+
+    def _write(self, key: str, claim: Claim | None) -> None:
+        catalog = open_catalog(self._settings)
+        if claim is None:
+            catalog.update_namespace_properties(NAMESPACE, removals={key})
+        else:
+            renewed = replace(claim, until=time.time() + LEASE_SECONDS)
+            catalog.update_namespace_properties(
+                NAMESPACE, updates={key: json.dumps(asdict(renewed))}
+            )
+
+
+@contextmanager
+def hold(
+    settings: Settings, stream: str, purpose: str, lender: Lender | None = None
+) -> Iterator[None]:
+    """The lease of a stream while the block runs; refused when someone alive has it.
+
+    With a lender, others may have turns in between.
+    """
+    board = Board(settings, stream)
+    if holder := board.lease():
+        raise HeadwaterError(
+            f"stream {stream} is being written by {holder.who}",
+            f"stop that one first; if it is dead, its lease ends within {LEASE_SECONDS:.0f} s",
+        )
+    claim = _claim(purpose)
+    board.put_lease(claim)
+    with _repeated(lambda: _renew(board, claim, lender)):
+        yield
+    with suppress(Exception):  # a lease that cannot be given back ends by itself
+        board.put_lease(None)
+
+
+def _renew(board: Board, claim: Claim, lender: Lender | None) -> None:
+    """Keep the lease; when someone wishes for a turn, stand back until it is over."""
+    board.put_lease(claim)
+    wish = board.wish() if lender else None
+    if wish is None or lender is None:
+        return
+    lender.pause()
+    try:
+        while (still := board.wish()) and still.id == wish.id:
+            board.put_lease(replace(claim, lent_to=wish.id))
+            time.sleep(RENEW_SECONDS / 4)
+    finally:
+        lender.resume()
+        board.put_lease(claim)
+
+
+@contextmanager
+def turn(settings: Settings, stream: str, purpose: str) -> Iterator[None]:
+    """The right to write once: alone under the lease, or lent by the stream that runs."""
+    board = Board(settings, stream)
+    holder = board.lease()
+    if holder is None:
+        with hold(settings, stream, purpose):
+            yield
+        return
+    wish = _claim(purpose)
+    board.put_wish(wish)
+    try:
+        _wait_for_turn(board, wish, holder, stream)
+        with _repeated(lambda: board.put_wish(wish)):
+            yield
+    finally:
+        board.put_wish(None)
+
+
+def _wait_for_turn(board: Board, wish: Claim, holder: Claim, stream: str) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        lease = board.lease()
+        if lease is None or lease.lent_to == wish.id:
+            return
+        if (first := board.wish()) is None:
+            board.put_wish(wish)
+        elif first.id != wish.id:  # someone else's wish took the place of this one
+            raise HeadwaterError(
+                f"stream {stream} is lent to {first.who}", "try again when that is done"
+            )
+        time.sleep(RENEW_SECONDS / 4)
+    raise HeadwaterError(
+        f"stream {stream} is being written by {holder.who}, which gave no turn in "
+        f"{WAIT_SECONDS:.0f} s",
+        "look at what it does, or stop it and try again",
+    )
+
+
+@contextmanager
+def _repeated(action: Callable[[], None]) -> Iterator[None]:
+    """Do it every now and then while the block runs."""
+    done = threading.Event()
+
+    def loop() -> None:
+        while not done.wait(RENEW_SECONDS):
+            # A catalog that is away for a moment must not end a writer: its commits tell.
+            with suppress(Exception):
+                action()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(LEASE_SECONDS)
