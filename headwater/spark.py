@@ -39,8 +39,9 @@ def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[st
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": f'{jvm_options} {AVRO_LIMITS} -Dlog4j2.configurationFile="{log4j}" '
-        f'-Dheadwater.log="{log}"',
+        "spark.driver.extraJavaOptions": f"{jvm_options} {AVRO_LIMITS} "
+        f'-Dlog4j2.configurationFile="{log4j}" -Dheadwater.log="{log}"',
+        "spark.executor.extraJavaOptions": AVRO_LIMITS,
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": CATALOG,
         "spark.sql.catalogImplementation": "in-memory",

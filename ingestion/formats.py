@@ -144,7 +144,9 @@ def _fits(kind: Column, declared: str) -> Column:
         case "map":
             return kind.startswith("OBJECT")
         case "array":
-            return kind.startswith("ARRAY")
+            inner = F.regexp_extract(kind, "^ARRAY<(.*)>$", 1)
+            element = declared.removeprefix("array<").removesuffix(">")
+            return kind.startswith("ARRAY") & ((inner == "VOID") | _fits(inner, element))
         case "boolean":
             return kind == "BOOLEAN"
         case _:

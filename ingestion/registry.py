@@ -63,14 +63,19 @@ class Registry:
             answer = self._http.get(self._url + path, timeout=TIMEOUT_SECONDS)
             if answer.status_code == NOT_FOUND:
                 return None
-            answer.raise_for_status()
-            return dict(answer.json())
+            if answer.ok:
+                return dict(answer.json())
+            reason = f"{answer.status_code} {answer.reason}"
         except (requests.RequestException, ValueError) as error:
-            raise HeadwaterError(
-                f"the schema registry at {self._url} does not answer {path}: "
-                f"{type(error).__name__}",
-                "check HEADWATER_SCHEMA_REGISTRY_URL, its user and password, and that it runs",
-            ) from error
+            reason = type(error).__name__
+            raise self._away(path, reason) from error
+        raise self._away(path, reason)
+
+    def _away(self, path: str, reason: str) -> HeadwaterError:
+        return HeadwaterError(
+            f"the schema registry at {self._url} does not give {path}: {reason}",
+            "check HEADWATER_SCHEMA_REGISTRY_URL, its user and password, and that it runs",
+        )
 
 
 def _set_in(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -1,0 +1,419 @@
+"""What a stream file can say, from Kafka to the bronze table."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater.catalog import open_catalog
+from headwater.errors import HeadwaterError, StreamFileError
+from headwater.generators import GENERATORS, Shares
+from headwater.kafka import end_offsets, topics
+from headwater.produce import produce
+from headwater.settings import Settings
+from ingestion.backfill import backfill, bound
+from ingestion.bronze import ensure_table
+from ingestion.ingest import Ingestion
+from ingestion.ledger import read_position
+from ingestion.stream import Stream, load_stream, load_streams
+from tests.conftest import HEADWATER, run
+from tests.integration.outside import (
+    assert_table_is_topic,
+    land,
+    read_table,
+    read_topic,
+    send,
+    wait_for,
+)
+
+Write = Callable[..., Stream]
+
+WORDS = """\
+description: Lines of text.
+{topic}
+value: {{format: text}}
+{more}
+columns:
+  line: {{type: string, description: One line.}}
+"""
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s_{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def write(tmp_path: Path, name: str, spark: SparkSession) -> Iterator[Write]:
+    """Writes the stream file, as often as the test likes."""
+
+    def made(more: str = "", topic: str | None = None, columns: str = "") -> Stream:
+        file = tmp_path / f"{name}.yml"
+        file.write_text(WORDS.format(topic=topic or f"topic: {name}", more=more) + columns)
+        return load_stream(file)
+
+    yield made
+    spark.sql(f"drop table if exists lake.bronze.{name} purge")
+
+
+def lines(settings: Settings, stream: Stream) -> list[str]:
+    return sorted(read_table(settings, stream.table, "line")["line"].to_pylist())
+
+
+# --- the four streams ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", list(GENERATORS))
+def test_a_generator_lands_exactly_as_it_says(
+    spark: SparkSession, settings: Settings, stream: str
+) -> None:
+    shares = Shares(bad=0.1, late=0.05, duplicates=0.05)
+    (declared,) = load_streams([stream])
+    topic = GENERATORS[stream].topic
+    if topics(settings, lambda name: name == topic):
+        land(spark, settings, declared)  # what other tests left in the topic
+    made = produce(settings, stream, 20_000, None, 31, shares, lambda _: None)
+    run = land(spark, settings, declared)
+    expected = {kind: count for kind, count in made.items() if kind.endswith("_error")}
+    assert {kind: count for kind, count in run.progress.errors.items() if count} == expected
+    assert run.progress.rows == 20_000
+    assert len(expected) >= 3
+    assert_table_is_topic(settings, declared.table, topic)
+    assert run.progress.undeclared == 0
+
+
+def test_sensors_are_partitioned_by_sensor(spark: SparkSession, settings: Settings) -> None:
+    produce(settings, "sensors", 2_000, None, 5, Shares(), lambda _: None)
+    land(spark, settings, load_streams(["sensors"])[0])
+    table = open_catalog(settings).load_table("bronze.sensors")
+    assert [field.name for field in table.spec().fields] == ["_ingested_at_day", "sensor_id"]
+    files = table.inspect.files().to_pylist()
+    assert len({file["partition"]["sensor_id"] for file in files}) >= 20
+
+
+# --- topics and where to start -------------------------------------------------------------------
+
+
+def test_several_topics_fill_one_table(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    stream = write(topic=f"topic: [{name}_a, {name}_b]")
+    send(settings, f"{name}_a", b"a1", b"a2")
+    send(settings, f"{name}_b", b"b1")
+    land(spark, settings, stream)
+    send(settings, f"{name}_b", b"b2")
+    assert land(spark, settings, stream).progress.rows == 1
+    assert lines(settings, stream) == ["a1", "a2", "b1", "b2"]
+    assert set(read_table(settings, stream.table)["_kafka_topic"].to_pylist()) == {
+        f"{name}_a",
+        f"{name}_b",
+    }
+
+
+def test_a_pattern_takes_up_topics_that_come_later(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    stream = write(topic=f"topic_pattern: {name}-.*")
+    send(settings, f"{name}-x", b"x")
+    send(settings, f"{name}y", b"not mine")
+    land(spark, settings, stream)
+    send(settings, f"{name}-z", b"z")
+    land(spark, settings, stream)
+    assert lines(settings, stream) == ["x", "z"]
+
+
+def test_a_declared_topic_that_is_missing_is_named(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    with pytest.raises(HeadwaterError) as caught:
+        land(spark, settings, write())
+    assert f"topic {name} of stream {name} does not exist" in caught.value.message
+
+
+def test_start_at_a_time_or_at_offsets(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    send(settings, name, b"old 1", b"old 2", b"old 3", partitions=1)
+    time.sleep(0.05)  # Kafka's timestamps have milliseconds
+    now = datetime.now(UTC)
+    send(settings, name, b"new 1", b"new 2")
+    stream = write(f"start: {now.isoformat()}")
+    land(spark, settings, stream)
+    assert lines(settings, stream) == ["new 1", "new 2"]
+    spark.sql(f"drop table lake.bronze.{name} purge")
+    stream = write(f"start: {{{name}: {{0: 2}}}}")
+    land(spark, settings, stream)
+    assert lines(settings, stream) == ["new 1", "new 2", "old 3"]
+
+
+# --- when records are committed ------------------------------------------------------------------
+
+
+def test_a_flush_comes_at_so_many_records_or_after_so_many_seconds(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    stream = write("batch: {min_records: 10, max_seconds: 4}")
+    send(settings, name, b"first")
+    run = Ingestion(spark, settings, stream)
+    run.start(once=False)
+    try:
+        wait_for(lambda: run.progress.rows == 1)
+        send(settings, name, *[b"few"] * 3)
+        began = time.monotonic()
+        wait_for(lambda: run.progress.rows == 4)  # no more came: the seconds decide
+        waited = time.monotonic() - began
+        commits = run.progress.commits
+        send(settings, name, *[b"many"] * 25)
+        wait_for(lambda: run.progress.rows == 29)
+        assert run.progress.commits == commits + 1
+    finally:
+        run.stop()
+    run.raise_failure()
+    # The three records arrived at most 4 s after the last flush, and waited for the next one.
+    assert waited > 0.5
+    assert run.progress.commits == 3
+
+
+# --- forward -------------------------------------------------------------------------------------
+
+
+def test_valid_records_are_forwarded_with_key_and_headers(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    from headwater.kafka import client_options
+
+    stream = write(
+        f"forward: {{topic: {name}-out}}\nheaders: true\nrules: {{short: length(line) < 5}}"
+    )
+    values = [b"good", b"much too long", None, b"\xff"]
+    headers = [("trace", b"7")]
+    send(settings, name, *values, keys=[b"k1", b"k2", b"k3", b"k4"], headers=headers)
+    land(spark, settings, stream)
+    assert sorted(read_topic(settings, f"{name}-out").values(), key=str) == [None, b"good"]
+    consumer = Consumer(client_options(settings) | {"group.id": "out"})
+    ends = end_offsets(settings, topics(settings, lambda topic: topic == f"{name}-out"))
+    consumer.assign([TopicPartition(f"{name}-out", int(one), 0) for one in ends[f"{name}-out"]])
+    found: dict[bytes, Any] = {}
+    wait_for(lambda: _poll(consumer, found) == 2)
+    consumer.close()
+    assert found == {b"k1": headers, b"k3": headers}
+    assert_table_is_topic(settings, stream.table, name)
+
+
+def _poll(consumer: Any, found: dict[bytes, Any]) -> int:
+    message = consumer.poll(0.2)
+    if message is not None and not message.error():
+        found[message.key()] = message.headers()
+    return len(found)
+
+
+def test_a_crash_between_forward_and_commit_loses_nothing(
+    spark: SparkSession,
+    settings: Settings,
+    write: Write,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The records go out again: at least once."""
+    from ingestion import ingest
+
+    stream = write(f"forward: {{topic: {name}-out}}")
+    send(settings, name, b"a", b"b")
+
+    def crash(*_: Any) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ingest, "commit", crash)
+        with pytest.raises(HeadwaterError):
+            land(spark, settings, stream)
+    land(spark, settings, stream)
+    assert assert_table_is_topic(settings, stream.table, name) == 2
+    assert sorted(map(str, read_topic(settings, f"{name}-out").values())) == [
+        "b'a'", "b'a'", "b'b'", "b'b'"
+    ]  # fmt: skip
+
+
+def test_a_stream_that_would_read_what_it_forwards_is_refused(write: Write, name: str) -> None:
+    with pytest.raises(StreamFileError) as caught:
+        write(f"forward: {{topic: {name}}}")
+    assert "would read what it forwards" in caught.value.message
+
+
+# --- backfill ------------------------------------------------------------------------------------
+
+
+def fill(spark: SparkSession, settings: Settings, stream: Stream, begin: str, end: str) -> int:
+    bounds = [bound(settings, stream, text, "--x") for text in (begin, end)]
+    return backfill(spark, settings, stream, *bounds, lambda *_: None).progress.rows
+
+
+def test_a_backfill_adds_what_is_missing_and_leaves_the_position(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    stream = write("start: latest\nbatch: {max_records: 3}")
+    send(settings, name, *(f"old {n}".encode() for n in range(8)), partitions=1)
+    land(spark, settings, stream)  # makes the table, at the end of the topic
+    send(settings, name, b"new 1")
+    land(spark, settings, stream)
+    send(settings, name, b"not yet")
+    position = read_position(open_catalog(settings).load_table(stream.table)).offsets
+    assert fill(spark, settings, stream, "0:2", "0:5") == 3
+    assert lines(settings, stream) == ["new 1", "old 2", "old 3", "old 4"]
+    assert fill(spark, settings, stream, "earliest", "latest") == 5  # in commits of 3 at most
+    assert fill(spark, settings, stream, "earliest", "latest") == 0
+    assert "not yet" not in lines(settings, stream)
+    assert read_position(open_catalog(settings).load_table(stream.table)).offsets == position
+    land(spark, settings, stream)
+    assert assert_table_is_topic(settings, stream.table, name) == 10
+
+
+def test_a_backfill_by_time(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    stream = write("start: latest")
+    send(settings, name, b"too old")
+    time.sleep(0.05)
+    begin = datetime.now(UTC)
+    send(settings, name, b"wanted")
+    time.sleep(0.05)
+    end = datetime.now(UTC)
+    send(settings, name, b"too new")
+    land(spark, settings, stream)
+    assert fill(spark, settings, stream, begin.isoformat(), end.isoformat()) == 1
+    assert lines(settings, stream) == ["wanted"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("soon", "neither a time nor offsets"), ("9:5", "has no partition 9")],
+)
+def test_a_place_that_makes_no_sense_is_refused(
+    settings: Settings, write: Write, name: str, text: str, words: str
+) -> None:
+    send(settings, name, b"a")
+    with pytest.raises(HeadwaterError) as caught:
+        bound(settings, write(), text, "--from")
+    assert words in caught.value.message
+
+
+# --- schema evolution ----------------------------------------------------------------------------
+
+ONE = "  n: {{type: {}, description: {}, from: value}}\n"
+
+
+def test_columns_are_added_and_widened_and_comments_follow(
+    spark: SparkSession, settings: Settings, write: Write, name: str
+) -> None:
+    send(settings, name, b"1")
+    old = "  f: {type: float, description: F., from: value}\n"
+    old += "  d: {type: 'decimal(5,2)', description: D., from: value}\n"
+    land(spark, settings, write(columns=ONE.format("int", "Old.") + old))
+    new = old.replace("float", "double").replace("5,2", "9,2")
+    new += "  more: {type: string, description: More., from: value}\n"
+    stream = write(
+        "headers: true\ntable: {compression: snappy, properties: {write.format.default: parquet}}",
+        columns=ONE.format("bigint", "New.") + new,
+    )
+    send(settings, name, b"3000000000")
+    land(spark, settings, stream)
+    rows = read_table(settings, stream.table, "n", "more", "f", "d").to_pylist()
+    assert sorted(rows, key=lambda row: row["n"])[0] == {
+        "n": 1, "more": None, "f": 1.0, "d": rows[0]["d"] if rows[0]["n"] == 1 else rows[1]["d"],
+    }  # fmt: skip
+    assert {row["n"] for row in rows} == {1, 3000000000}
+    schema = open_catalog(settings).load_table(stream.table).schema()
+    kinds = {field.name: (str(field.field_type), field.doc) for field in schema.fields}
+    assert kinds["n"] == ("long", "New.")
+    assert kinds["f"][0] == "double"
+    assert kinds["d"][0] == "decimal(9, 2)"
+    assert "_kafka_headers" in kinds
+    properties = open_catalog(settings).load_table(stream.table).properties
+    assert properties["write.parquet.compression-codec"] == "snappy"
+    assert properties["write.target-file-size-bytes"] == str(256 * 2**20)
+    assert properties["commit.retry.num-retries"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("bigint", "int"), ("int", "string"), ("decimal(9,2)", "decimal(9,3)"), ("double", "float")],
+)
+def test_any_other_change_of_type_is_refused_with_both_types_and_a_way_out(
+    settings: Settings, write: Write, old: str, new: str
+) -> None:
+    ensure_table(settings, write(columns=ONE.format(f"'{old}'", "N.")))
+    changed = write(columns=ONE.format(f"'{new}'", "N."))
+    with pytest.raises(StreamFileError) as caught:
+        ensure_table(settings, changed)
+    assert f"n as {new}" in caught.value.message
+    assert f"as {old}" in caught.value.message
+    assert "another name" in caught.value.hint
+
+
+def test_a_column_that_is_gone_from_the_file_is_refused(settings: Settings, write: Write) -> None:
+    ensure_table(settings, write(columns=ONE.format("int", "N.")))
+    with pytest.raises(StreamFileError) as caught:
+        ensure_table(settings, write())
+    assert "has the column n" in caught.value.message
+    assert "drop column `n`" in caught.value.hint
+
+
+def test_other_partitions_are_refused(settings: Settings, write: Write) -> None:
+    ensure_table(settings, write("partition_by: ['bucket(4, line)']"))
+    with pytest.raises(StreamFileError) as caught:
+        ensure_table(settings, write())
+    assert "bucket[4](line)" in caught.value.message
+
+
+# --- a new stream from YAML alone ----------------------------------------------------------------
+
+
+def test_a_new_topic_needs_one_file_and_no_python(
+    stack: dict[str, str], settings: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    name = f"words_{uuid4().hex[:6]}"
+    (tmp_path / f"{name}.yml").write_text(
+        f"description: Lines of a book.\ntopic: {name}\nvalue: {{format: text}}\ncolumns:\n"
+        "  line: {type: string, description: The line.}\n"
+        "  words: {type: int, description: Words in it., "
+        "expression: \"size(split(trim(line), ' +'))\"}\n"
+        "rules: {line_is_not_empty: length(line) > 0}\n"
+    )
+    env = {**stack, "HEADWATER_STREAMS": str(tmp_path), "COLUMNS": "200"}
+    send(settings, name, b"the quick brown fox", b"", b"jumps over")
+    try:
+        made = run(HEADWATER, "init", env=env)
+        assert made.returncode == 0, made.stderr
+        assert f"bronze.{name}" in made.stdout
+        done = run(HEADWATER, "ingest", "--once", env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = read_table(settings, f"bronze.{name}", "line", "words", "_error_message").to_pylist()
+        assert sorted((row["line"], row["words"]) for row in rows) == [
+            ("", 1), ("jumps over", 2), ("the quick brown fox", 4)
+        ]  # fmt: skip
+        status = json.loads(run(HEADWATER, "status", "--json", env=env).stdout)
+        assert status["streams"][name]["errors"] == 1
+        assert status["streams"][name]["lag"] == 0
+        seen = run(HEADWATER, "tail", name, "--no-follow", env=env)
+        assert seen.returncode == 0, seen.stderr
+        assert "the quick brown fox" in seen.stdout
+        failed = run(HEADWATER, "errors", env=env)
+        assert "rules not met: line_is_not_empty" in failed.stdout
+    finally:
+        spark.sql(f"drop table if exists lake.bronze.{name} purge")
+
+
+def test_tail_shows_avro_as_json(stack: dict[str, str], settings: Settings) -> None:
+    produce(settings, "health", 20, None, 3, Shares(), lambda _: None)
+    done = run(HEADWATER, "tail", "health", "-n", "2", "--no-follow", env=stack)
+    assert done.returncode == 0, done.stderr
+    assert '"data_type": ' in done.stdout
+    assert len(done.stdout.splitlines()) <= 8
