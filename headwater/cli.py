@@ -295,17 +295,21 @@ def ingest(streams: tuple[str, ...], once: bool, begin: str | None, end: str | N
     require_broker(settings())
     if not streams:
         chosen = _with_topics(chosen)
-    with _spark() as spark, ExitStack() as leases:
+    with ExitStack() as stack:
+        leases = [stack.enter_context(hold(settings(), stream.name, "ingest")) for stream in chosen]
+        spark = stack.enter_context(_spark())
         stop = _stop_flag()  # after Spark has started, since PySpark sets a handler of its own
         began = time.monotonic()
         runs: list[Ingestion] = []
         try:
-            for stream in chosen:
+            for stream, lease in zip(chosen, leases, strict=True):
                 runs.append(Ingestion(spark, settings(), stream))
-                leases.enter_context(hold(settings(), stream.name, "ingest", runs[-1]))
                 runs[-1].start(once)
+                lease.lender = runs[-1]
             _watch(runs, stop, began)
         finally:
+            for lease in leases:
+                lease.lender = None
             for run in runs:
                 run.stop()
             failed = [run for run in runs if run.failed]
@@ -315,13 +319,15 @@ def ingest(streams: tuple[str, ...], once: bool, begin: str | None, end: str | N
 
 
 def _with_topics(streams: list["Stream"]) -> list["Stream"]:
-    """Without named streams, those whose topics are there; the others are named and left out."""
+    """Without named streams, those whose topics are there; the others only get their tables."""
     from headwater.kafka import topics
+    from ingestion.bronze import ensure_table
 
     ready = [one for one in streams if topics(settings(), one.reads)]
     for one in streams:
         if one not in ready:
-            say(f"{one.name} is left out: {one.topic_text} does not exist yet")
+            ensure_table(settings(), one)
+            say(f"{one.name} has its table, but no records: {one.topic_text} does not exist yet")
     if not ready:
         raise HeadwaterError(
             "no stream has a topic yet", "make some records: headwater produce stocks"
@@ -545,7 +551,7 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
 
     What is good now gets its columns and the time in `_resolved_at`, and flows on to silver and
     gold at the next `dbt run`. What is not keeps its newest reason. A running `headwater ingest`
-    stands back for the moment of the commit. A second replay finds nothing to do.
+    stands back meanwhile and then goes on. A second replay finds nothing to do.
     """
     from ingestion.lease import turn
     from ingestion.stream import load_streams

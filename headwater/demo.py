@@ -22,6 +22,7 @@ from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
 from headwater.spark import FAST_START, spark_session, stop_session
 from headwater.status import list_tables, table_status
+from ingestion.bronze import ensure_table
 from ingestion.ingest import Ingestion
 from ingestion.lease import hold
 from ingestion.stream import load_streams
@@ -69,6 +70,8 @@ def run_demo(settings: Settings) -> None:
                 _produce(settings, ROWS, seed)
             with steps.step("Ingest: Kafka to bronze, one commit a batch"):
                 spark = starting.result()
+                for stream in load_streams():
+                    ensure_table(settings, stream)
                 _ingest(spark, settings)
             with steps.step("Wait for the Spark Thrift server"):
                 thrift_ready.result()

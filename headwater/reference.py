@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from headwater.settings import known_variables, project_root
+from headwater.settings import is_secret, known_variables, project_root
 from ingestion.bronze import HEADERS, SYSTEM_COLUMNS
 from ingestion.stream import load_streams
 
@@ -35,6 +35,8 @@ def env_example() -> str:
         "# environment win over this file. Written by `python -m headwater.reference`.",
     ]
     for name, field in known_variables().items():
+        if is_secret(field):
+            continue
         default = "" if field.default is None else str(field.default)
         lines += ["", f"# {field.description}", f"#{name}={default}"]
     return "\n".join(lines) + "\n"

@@ -165,6 +165,11 @@ def load(dotenv: Path) -> Settings:
         for name in names
         if name.upper().startswith(PREFIX) and name not in known
     ]
+    problems += [
+        f"{name} (in {dotenv.name}) is a secret: it belongs in the environment, not in a file"
+        for name in dotenv_values(dotenv)
+        if name in known and is_secret(known[name])
+    ]
     loaded: Settings | None = None
     try:
         loaded = Settings(_env_file=dotenv)
@@ -183,6 +188,10 @@ def load(dotenv: Path) -> Settings:
             "correct or unset the variable; .env.example lists every setting",
         )
     return loaded
+
+
+def is_secret(field: FieldInfo) -> bool:
+    return "SecretStr" in str(field.annotation)
 
 
 def _unknown(name: str, where: str, known: list[str]) -> str:

@@ -83,9 +83,9 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
     log = settings.logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     properties = spark_properties(settings, log, jvm_options)
-    # ANSI mode would let one bad cast in a rule end a batch; with it off, a bad cast is null, and
-    # null fails the rule: an error row.
-    properties["spark.sql.ansi.enabled"] = "false"
+    # A bad cast or an overflow in a rule fails instead of giving null or a wrong number; the
+    # wrapper around each expression of a stream file turns that into an error row (decode.py).
+    properties["spark.sql.ansi.enabled"] = "true"
     # Without this, each column that Python names costs a look at its call stack.
     properties["spark.sql.dataFrameQueryContext.enabled"] = "false"
     # An idle stream asks Kafka for news four times a second instead of a hundred times.

@@ -138,10 +138,11 @@ def stream_partitions(settings: Settings, stream: Stream) -> dict[str, list[int]
     found = topics(settings, stream.reads)
     missing = [topic for topic in stream.topics if topic not in found]
     if missing or not found:
-        what = f"topic {', '.join(missing)}" if missing else f"any {stream.topic_text}"
+        what = ", ".join(missing) or stream.topic_pattern
         raise HeadwaterError(
-            f"{what} of stream {stream.name} does not exist at {settings.bootstrap_servers}",
-            f"create it, or make some records: headwater produce {stream.name}",
+            f"topic {what} of stream {stream.name} does not exist at {settings.bootstrap_servers}",
+            "create it, or send it some records; `headwater produce` makes some for the streams "
+            "that come with Headwater",
         )
     return found
 
@@ -270,10 +271,10 @@ def _fit(table: "Table", stream: Stream) -> "Table":
     there = {field.name: field for field in table.schema().fields}
     wanted = {one.name: one for one in table_columns(stream)}
     for name in there.keys() - wanted.keys():
+        again = "say `headers: true`" if name == HEADERS.name else "declare it, as optional"
         raise StreamFileError(
             f"{stream.table} has the column {name}, but {stream.file} does not declare it",
-            f"declare it again, with `optional: true`, or drop it in SQL: "
-            f"alter table {stream.table} drop column `{name}`",
+            f"{again}; or drop it in SQL: alter table {stream.table} drop column `{name}`",
         )
     changes = []
     for name, one in wanted.items():
@@ -346,10 +347,13 @@ def _check_partitions(table: "Table", stream: Stream) -> None:
     ]
     wanted = _partition_fields(stream)
     if there != wanted:
-        shown = [", ".join(f"{how}({what})" for what, how in one) for one in (wanted, there)]
+        shown = [
+            ", ".join(f"{how}({what})" for what, how in one if what != "_ingested_at") or "nothing"
+            for one in (wanted, there)
+        ]
         raise StreamFileError(
             f"{stream.file} says partition_by: {shown[0]}, but {stream.table} is partitioned by "
-            f"{shown[1]}",
+            f"{shown[1]} (besides the day of arrival)",
             "change partition_by back; or change the table in SQL (alter table ... add or drop "
             "partition field); or give the stream another name, and so a new table",
         )

@@ -19,6 +19,7 @@ from ingestion.formats import (
     Schemas,
     Wanted,
     avro_problem,
+    misshapen,
     names,
     nothing,
     take_apart,
@@ -99,9 +100,14 @@ def _record_error(stream: Stream) -> Column:
     ]
     message = F.concat_ws("; ", _listed("missing", missing), _joined("of another type", wrong))
     parts = ["key", "value"] if stream.key else ["value"]
-    reason = F.coalesce(*(F.concat(F.lit(f"{part}: "), unreadable(part)) for part in parts))
-    return F.when(reason.isNotNull(), _error(DESERIALIZATION, reason)).when(
-        _any(misfits.values()) | incomplete, _error(SCHEMA, message)
+    broken, shapeless = (
+        F.coalesce(*(F.concat(F.lit(f"{part}: "), working(part)) for part in parts))
+        for working in (unreadable, misshapen)
+    )
+    return (
+        F.when(broken.isNotNull(), _error(DESERIALIZATION, broken))
+        .when(shapeless.isNotNull(), _error(SCHEMA, shapeless))
+        .when(_any(misfits.values()) | incomplete, _error(SCHEMA, message))
     )
 
 
@@ -190,10 +196,9 @@ def references(rows: DataFrame, expression: str) -> list[str]:
 def _tried(rows: DataFrame, expression: str) -> Column:
     """A SQL expression that gives null where it would fail.
 
-    With ANSI mode off a bad cast is null already; functions such as `xpath` or `element_at` can
-    still throw, and one record would end the batch. Spark uses this wrapper for its own `try_`
-    functions. It must stand in a branch of a `when`: elsewhere Spark may take a part that two
-    expressions share out of it.
+    In ANSI mode a bad cast or an overflow throws, and so do functions such as `xpath`: one record
+    would end the batch. Spark uses this wrapper for its own `try_` functions. It must stand in a
+    branch of a `when`: elsewhere Spark may take a part that two expressions share out of it.
     """
     from pyspark.sql.classic.column import Column as ClassicColumn
 

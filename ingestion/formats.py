@@ -44,6 +44,11 @@ def unreadable(part: str) -> str:
     return f"_{part}_unreadable"
 
 
+def misshapen(part: str) -> str:
+    """The working column that says why what parses has no fields at all; null where it may."""
+    return f"_{part}_misshapen"
+
+
 def names(part: str) -> str:
     """The working column with the names of all fields, where the record brings them along."""
     return f"_{part}_names"
@@ -67,10 +72,11 @@ def take_apart(
 
 def _text(rows: DataFrame, part: str, wanted: list[Wanted]) -> DataFrame:
     text = F.col(BYTES[part]).cast("string")
-    values = [text.try_cast(one.type).alias(one.name) for one in wanted]
+    values = [_from_text(text, one.type).alias(one.name) for one in wanted]
     rows = rows.select(
         "*",
         _not_utf8(text).alias(unreadable(part)),
+        nothing().alias(misshapen(part)),
         nothing("array<string>").alias(names(part)),
         *values,
     )
@@ -79,6 +85,15 @@ def _text(rows: DataFrame, part: str, wanted: list[Wanted]) -> DataFrame:
         for one in wanted
     }
     return rows.withColumns(misfits)
+
+
+TIMES = ("date", "timestamp")
+
+
+def _from_text(text: Column, kind: str) -> Column:
+    value = text.try_cast(kind)
+    # A time must name its day: Spark would take `10:00` for ten o'clock today.
+    return F.when(F.substring(text, 5, 1) == "-", value) if kind in TIMES else value
 
 
 def _not_utf8(text: Column) -> Column:
@@ -108,20 +123,16 @@ def _json(rows: DataFrame, part: str, wanted: list[Wanted]) -> DataFrame:
     rows = rows.select(
         "*",
         F.map_keys(record).alias(names(part)),
+        F.when(
+            F.col(unreadable(part)).isNull() & text.isNotNull() & F.col(record).isNull(),
+            F.lit("not a JSON object"),
+        ).alias(misshapen(part)),
         *(_json_value(F.col(record), one.path).alias(f"{one.name}_json") for one in wanted),
     )
     rows = rows.withColumns(
         {f"{one.name}_kind": F.schema_of_variant(f"{one.name}_json") for one in wanted}
     )
-    rows = rows.withColumns(
-        {
-            one.name: F.when(
-                _fits(F.col(f"{one.name}_kind"), one.type),
-                F.col(f"{one.name}_json").try_cast(one.type),
-            )
-            for one in wanted
-        }
-    )
+    rows = rows.withColumns({one.name: _json_cast(one) for one in wanted})
     return rows.withColumns({one.misfit: _json_misfit(one) for one in wanted})
 
 
@@ -129,6 +140,16 @@ def _json_value(record: Column, path: list[str]) -> Column:
     value = record[path[0]]
     inner = "".join(f"[{json.dumps(name)}]" for name in path[1:])
     return F.try_variant_get(value, f"${inner}", "variant") if inner else value
+
+
+def _json_cast(one: Wanted) -> Column:
+    """The value in its declared type, where its kind fits; null otherwise."""
+    value, kind = F.col(f"{one.name}_json"), F.col(f"{one.name}_kind")
+    cast = value.try_cast(one.type)
+    if one.type in TIMES:
+        from_text = _from_text(value.try_cast("string"), one.type)
+        cast = F.when(kind == "STRING", from_text).otherwise(cast)
+    return F.when(_fits(kind, one.type), cast)
 
 
 def _fits(kind: Column, declared: str) -> Column:
@@ -159,6 +180,8 @@ def _json_misfit(one: Wanted) -> Column:
     lost = value.isNull()
     if one.type in ("float", "double"):  # 1e999 is a number, but none that this type can hold
         lost = lost | (F.abs(value) == float("inf"))
+    if one.type.startswith(("array", "map")):
+        lost = lost | _loses_elements(one)
     name = (
         F.when(kind == "STRING", F.lit("string"))
         .when(kind == "BOOLEAN", F.lit("boolean"))
@@ -167,6 +190,19 @@ def _json_misfit(one: Wanted) -> Column:
         .otherwise(F.lit("number"))
     )
     return F.when(kind.isNotNull() & (kind != "VOID") & lost, name)
+
+
+def _loses_elements(one: Wanted) -> Column:
+    """Whether an element became null that was not: a number too large, a text that is no date."""
+    value, source = F.col(one.name), F.col(f"{one.name}_json")
+    if one.type.startswith("map"):
+        value, source = F.map_values(value), F.map_values(source.try_cast("map<string,variant>"))
+    else:
+        source = source.try_cast("array<variant>")
+    nulls = F.size(F.filter(value, lambda element: element.isNull()))
+    return nulls > F.size(
+        F.filter(source, lambda element: element.isNull() | F.is_variant_null(element))
+    )
 
 
 # --- Avro -------------------------------------------------------------------------------------
@@ -194,6 +230,7 @@ def _avro(rows: DataFrame, part: str, wanted: list[Wanted], schema: str) -> Data
     return rows.select(
         "*",
         F.when(payload.isNotNull(), _not_avro(parsed)).alias(unreadable(part)),
+        nothing().alias(misshapen(part)),
         nothing("array<string>").alias(names(part)),
         *(value.alias(one.name) for one, (value, _) in zip(wanted, found, strict=True)),
         *(misfit.alias(one.misfit) for one, (_, misfit) in zip(wanted, found, strict=True)),
@@ -305,6 +342,7 @@ def _avro_by_id(rows: DataFrame, part: str, wanted: list[Wanted], schemas: Schem
     return rows.select(
         "*",
         reason.otherwise(unknown).alias(unreadable(part)),
+        nothing().alias(misshapen(part)),
         all_names.alias(names(part)),
         *(column.alias(name) for name, column in (values | misfits).items()),
     )

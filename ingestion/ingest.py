@@ -101,7 +101,7 @@ class Landing:
         began = time.monotonic()
         self.forward(rows.where("_error_type is null"))
         counts = Observation()
-        name = F.element_at(UNDECLARED, 1)
+        name = F.get(UNDECLARED, F.lit(0))
         counted_rows = rows.observe(
             counts,
             F.count(F.lit(1)).alias("rows"),
@@ -268,7 +268,7 @@ class Ingestion:
             try:
                 if self.failure is not None:
                     raise self.failure
-                end = _batch_end(self._checkpoint, batch)
+                end = _merged(self._landing.position.offsets, _batch_end(self._checkpoint, batch))
                 if end == self._landing.position.offsets:  # the topics have nothing new
                     return
                 again = self._landing.decode if self._landing.by_registry else lambda rows: rows
@@ -293,6 +293,11 @@ def _batch_end(checkpoint: Path, batch: int) -> Offsets:
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     end: Offsets = json.loads(lines[-1])
     return end
+
+
+def _merged(known: Offsets, end: Offsets) -> Offsets:
+    """A topic that is not read now keeps its offsets: it may come back."""
+    return known | {topic: known.get(topic, {}) | offsets for topic, offsets in end.items()}
 
 
 def _reason(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from headwater.settings import Settings
 
 NAMESPACE = "bronze"
 LEASE_SECONDS = 30.0
-RENEW_SECONDS = 1.0
+LOOK_SECONDS = 0.5  # how often a holder looks for wishes, and others for their turn
 WAIT_SECONDS = 180.0
 
 
@@ -79,6 +79,7 @@ class Board:
         self._settings = settings
         self._lease = f"headwater.lease.{stream}"
         self._wish = f"headwater.turn.{stream}"
+        open_catalog(settings).create_namespace_if_not_exists(NAMESPACE)
 
     def lease(self) -> Claim | None:
         return self._read(self._lease)
@@ -108,42 +109,53 @@ class Board:
             )
 
 
-@contextmanager
-def hold(
-    settings: Settings, stream: str, purpose: str, lender: Lender | None = None
-) -> Iterator[None]:
-    """The lease of a stream while the block runs; refused when someone alive has it.
+class Lease:
+    """The lease of a stream, kept alive, and lent to those who wish for a turn."""
 
-    With a lender, others may have turns in between.
-    """
+    def __init__(self, board: Board, purpose: str) -> None:
+        self.lender: Lender | None = None  # set it, and others may have turns
+        self._board = board
+        self._claim = _claim(purpose)
+        self._renewed = 0.0
+
+    def renew(self, lent_to: str | None = None) -> None:
+        self._board.put_lease(replace(self._claim, lent_to=lent_to))
+        self._renewed = time.monotonic()
+
+    def tend(self) -> None:
+        """Keep the lease; when someone wishes for a turn, stand back until it is over."""
+        if time.monotonic() > self._renewed + LEASE_SECONDS / 3:
+            self.renew()
+        wish = self._board.wish() if self.lender else None
+        if wish is None or self.lender is None:
+            return
+        self.lender.pause()
+        try:
+            while (still := self._board.wish()) and still.id == wish.id:
+                self.renew(lent_to=wish.id)
+                time.sleep(LOOK_SECONDS)
+        finally:
+            self.lender.resume()
+            self.renew()
+
+
+@contextmanager
+def hold(settings: Settings, stream: str, purpose: str) -> Iterator[Lease]:
+    """The lease of a stream while the block runs; refused when someone alive has it."""
     board = Board(settings, stream)
     if holder := board.lease():
         raise HeadwaterError(
             f"stream {stream} is being written by {holder.who}",
             f"stop that one first; if it is dead, its lease ends within {LEASE_SECONDS:.0f} s",
         )
-    claim = _claim(purpose)
-    board.put_lease(claim)
-    with _repeated(lambda: _renew(board, claim, lender)):
-        yield
-    with suppress(Exception):  # a lease that cannot be given back ends by itself
-        board.put_lease(None)
-
-
-def _renew(board: Board, claim: Claim, lender: Lender | None) -> None:
-    """Keep the lease; when someone wishes for a turn, stand back until it is over."""
-    board.put_lease(claim)
-    wish = board.wish() if lender else None
-    if wish is None or lender is None:
-        return
-    lender.pause()
+    lease = Lease(board, purpose)
+    lease.renew()
     try:
-        while (still := board.wish()) and still.id == wish.id:
-            board.put_lease(replace(claim, lent_to=wish.id))
-            time.sleep(RENEW_SECONDS / 4)
+        with _repeated(lease.tend):
+            yield lease
     finally:
-        lender.resume()
-        board.put_lease(claim)
+        with suppress(Exception):  # a lease that cannot be given back ends by itself
+            board.put_lease(None)
 
 
 @contextmanager
@@ -177,7 +189,7 @@ def _wait_for_turn(board: Board, wish: Claim, holder: Claim, stream: str) -> Non
             raise HeadwaterError(
                 f"stream {stream} is lent to {first.who}", "try again when that is done"
             )
-        time.sleep(RENEW_SECONDS / 4)
+        time.sleep(LOOK_SECONDS)
     raise HeadwaterError(
         f"stream {stream} is being written by {holder.who}, which gave no turn in "
         f"{WAIT_SECONDS:.0f} s",
@@ -191,7 +203,7 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
     done = threading.Event()
 
     def loop() -> None:
-        while not done.wait(RENEW_SECONDS):
+        while not done.wait(LOOK_SECONDS):
             # A catalog that is away for a moment must not end a writer: its commits tell.
             with suppress(Exception):
                 action()

@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,6 +27,7 @@ from headwater.settings import settings
 
 REGISTRY = "registry"
 SCALAR = r"string|boolean|int|bigint|float|double|date|timestamp|binary|decimal\(\d{1,2},\d{1,2}\)"
+MOST_DIGITS = 38
 TYPE = re.compile(rf"{SCALAR}|map<string,({SCALAR})>|array<({SCALAR})>")
 SOURCE = re.compile(r"(key|value)(\.[^.`]+)*")
 PARTITION = re.compile(
@@ -42,6 +43,9 @@ def _known_type(text: str) -> str:
             "double, date, timestamp, binary, decimal(precision,scale), map<string,TYPE> and "
             "array<TYPE>"
         )
+    for digits, scale in re.findall(r"decimal\((\d+),(\d+)\)", kind):
+        if not int(scale) <= int(digits) <= MOST_DIGITS or digits == "0":
+            raise ValueError(f"{text!r}: a decimal has 1 to 38 digits, and a scale within them")
     return kind
 
 
@@ -82,6 +86,8 @@ def _start(value: Any) -> Start:
             return value
         case datetime():
             return value if value.tzinfo else value.replace(tzinfo=UTC)
+        case date():
+            return datetime(value.year, value.month, value.day, tzinfo=UTC)
         case dict() if value and all(_is_partitions(one) for one in value.values()):
             return {
                 str(topic): {str(partition): offset for partition, offset in partitions.items()}
@@ -191,6 +197,13 @@ class TableOptions(_Declared):
         Annotated[str, StringConstraints(pattern=r"^(write|read|commit|history|gc)\.[\w.-]+$")], str
     ] = {}
 
+    @field_validator("properties")
+    @classmethod
+    def _not_ours(cls, value: dict[str, str]) -> dict[str, str]:
+        if ours := [key for key in value if ".column._" in key]:
+            raise ValueError(f"{', '.join(ours)} is Headwater's own: it finds its position by it")
+        return value
+
 
 class Stream(_Declared):
     """One declared stream. Its name is the name of its file and of its bronze table."""
@@ -263,10 +276,23 @@ class Stream(_Declared):
         if self.key and not any(place.split(".")[0] == "key" for place in places):
             found.append((("key",), "no column comes from the key (from: key.<field>)"))
         for index, field in enumerate(self.partition_by):
-            column = re.findall(r"\w+", field)[-1]
-            if column not in self.columns:
-                found.append((("partition_by", str(index)), f"{column} is not a column"))
+            if problem := self._unpartitionable(field):
+                found.append((("partition_by", str(index)), problem))
         return found
+
+    def _unpartitionable(self, field: str) -> str | None:
+        function, column = re.findall(r"\w+", field)[0], re.findall(r"\w+", field)[-1]
+        if column not in self.columns:
+            return f"{column} is not a column"
+        kind = self.columns[column].type
+        is_time = kind == "timestamp" or (kind == "date" and function != "hours")
+        if function in ("years", "months", "days", "hours") and not is_time:
+            return f"{function} needs a date or a timestamp, and {column} is {kind}"
+        if function == "truncate" and kind not in ("string", "int", "bigint", "binary"):
+            return f"truncate needs a string, a whole number or binary, and {column} is {kind}"
+        if "<" in kind or (function == "bucket" and kind in ("float", "double", "boolean")):
+            return f"a table cannot be partitioned by {field}: {column} is {kind}"
+        return None
 
     def _misplaced(self, name: str, source: str) -> list[str]:
         part, *path = source.split(".")
@@ -275,6 +301,8 @@ class Stream(_Declared):
             return [f"{name} comes from the key, but the stream has no `key:` with a format"]
         if format_.format == "text" and path:
             return [f"{source}: text has no fields; write from: {part}"]
+        if format_.format == "text" and "<" in self.columns[name].type:
+            return [f"{name} is {self.columns[name].type}, which text does not have"]
         if format_.format == "json" and not path:
             return [f"{source}: name a field of the JSON object, such as {part}.{name}"]
         if format_.format == "json" and "binary" in self.columns[name].type:
@@ -353,6 +381,7 @@ def _key_lines(root: yaml.MappingNode, file: Path) -> tuple[Lines, list[str]]:
             line = key.start_mark.line + 1
             if where in lines:
                 problems.append(f"{file}:{line}: {'.'.join(where)} stands twice")
+                continue
             lines[where] = line
             walk(value, where)
 
@@ -365,7 +394,7 @@ def _line(path: tuple[str, ...], lines: Lines) -> int:
 
 
 def _describe(detail: Any, file: Path, lines: Lines) -> str:
-    path = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    path = tuple(str(part).rstrip("_") for part in detail["loc"] if part != "[key]")
     shown = ".".join(path)
     where = f"{file}:{_line(path, lines)}: "
     if path == ("name",):

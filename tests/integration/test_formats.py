@@ -89,9 +89,10 @@ def types(found: list[Row]) -> list[str | None]:
         ("float", "5.25", ['"5"', "1e99"]),
         ("decimal(9,2)", "5.25", ["true", "12345678.5", '"much"', "1e999999999"]),
         ("date", '"2026-01-31"', ["5", '"soon"']),
-        ("timestamp", '"2026-01-31T10:00:00Z"', ["true", '"soon"', "{}"]),
+        ("timestamp", '"2026-01-31T10:00:00Z"', ["true", '"soon"', "{}", '"10:00"', '"2026"']),
         ("map<string,string>", '{"a": "b"}', ["[]", '"a"']),
-        ("array<int>", "[1, 2]", ["{}", '["a"]', '[1, "a"]', "5"]),
+        ("map<string,int>", '{"a": 1, "b": null}', ['{"a": "x"}', '{"a": 1, "b": 3000000000}']),
+        ("array<int>", "[1, null]", ["[3000000000, null]", "{}", '["a"]', '[1, "a"]', "5"]),
         ("array<string>", "[]", ["[1]"]),
     ],
 )
@@ -103,6 +104,14 @@ def test_a_json_value_of_another_type_is_a_schema_error(
     assert types(found) == [None] + ["schema_error"] * len(bad), found
     assert found[0]["it"] is not None
     assert all(f", not {kind})" in row["_error_message"] for row in found[1:])
+
+
+def test_what_is_no_object_is_a_schema_error_even_if_all_is_optional(
+    spark: SparkSession, make: Make
+) -> None:
+    found = rows(spark, make(column("it", "int", "optional: true")), b"[]", b"5", b"null", b"{}")
+    assert types(found) == ["schema_error"] * 3 + [None]
+    assert found[0]["_error_message"] == "value: not a JSON object"
 
 
 def test_numbers_keep_their_digits(spark: SparkSession, make: Make) -> None:
@@ -184,12 +193,15 @@ def test_a_derived_column_that_is_null_though_its_inputs_are_not_is_an_error(
         column("a", "string")
         + column("b", "int", "optional: true")
         + column("n", "int", "expression: cast(a as int)")
+        + column("big", "int", "expression: n * 2000000000, optional: true")
         + column("sum", "int", "expression: n + b")
         + column("loose", "int", "expression: cast(a as int) * 1, optional: true")
     )
     found = rows(spark, stream, b'{"a": "1", "b": 2}', b'{"a": "1"}', b'{"a": "x", "b": 2}')
     assert [row["sum"] for row in found] == [3, None, None]
     assert types(found) == [None, None, "transformation_error"]
+    assert [row["big"] for row in found] == [2_000_000_000, 2_000_000_000, None]
+    assert rows(spark, stream, b'{"a": "2"}')[0]["big"] is None  # too large for an int
     assert found[2]["_error_message"] == 'not computed: n; values: {"a":"x","b":2}'
 
 

@@ -35,6 +35,13 @@ def load(settings: Settings, stream: Stream) -> Table:
     return open_catalog(settings).load_table(stream.table)
 
 
+def compact(spark: SparkSession, stream: Stream) -> None:
+    spark.sql(
+        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+
+
 def end(run: Ingestion) -> BaseException | None:
     while run.is_running:
         pass
@@ -95,10 +102,7 @@ def test_a_compaction_in_between_is_no_conflict(
         land(spark, settings, stream)
     writer = Ingestion(spark, settings, stream)
     send(settings, stream.topics[0], *[VALUE] * 10)
-    spark.sql(
-        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
-        "options => map('rewrite-all', 'true'))"
-    )
+    compact(spark, stream)
     writer.start(once=True)
     assert end(writer) is None
     assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 40
@@ -132,10 +136,7 @@ def test_rows_and_marks_give_the_same_position(
     marked = read_position(table)
     assert position_of_rows(table) == (marked.offsets, marked.newest_stamp)
     # Compaction mixes the partitions in one file, so that its bounds say nothing any more.
-    spark.sql(
-        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
-        "options => map('rewrite-all', 'true'))"
-    )
+    compact(spark, stream)
     assert position_of_rows(load(settings, stream)) == (marked.offsets, marked.newest_stamp)
 
 

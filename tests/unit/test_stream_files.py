@@ -1,9 +1,11 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from headwater.errors import StreamFileError
-from ingestion.stream import load_stream, load_streams
+from ingestion.stream import SECTIONS, known_keys, load_stream, load_streams
+from tests.conftest import ROOT
 
 GOOD = """\
 description: Words.
@@ -45,6 +47,59 @@ def test_a_good_file_names_its_stream_and_table(tmp_path: Path) -> None:
         (("  word:", "  _word:"), 6, ["columns._word"]),
         (("topic: words\n", "topic: words\ntopic: more\n"), 3, ["topic stands twice"]),
         (("topic: words", "topic: [words"), 3, ["not valid YAML"]),
+        (("topic: words\n", ""), 1, ["either topic or topic_pattern"]),
+        (("topic: words", "topic_pattern: '['"), 2, ["not a regular expression"]),
+        (("topic: words", "topic: words\nstart: soon"), 3, ["'soon' is no place to start"]),
+        (
+            ("topic: words", "topic: words\nstart: {other: {0: 1}}"),
+            3,
+            ["does not read topic other"],
+        ),
+        (("topic: words", "topic: words\nforward: {topik: x}"), 3, ["did you mean topic?"]),
+        (
+            ("topic: words", "topic: words\nbatch: {min_record: 5}"),
+            3,
+            ["did you mean min_records?"],
+        ),
+        (("topic: words", "topic: words\ntable: {page_kb: 5}"), 3, ["did you mean page_mb?"]),
+        (
+            ("topic: words", "topic: words\ntable: {properties: {spark.x: '1'}}"),
+            3,
+            ["table.properties.spark.x"],
+        ),
+        (
+            ("topic: words", "topic: words\npartition_by: [wort]"),
+            3,
+            ["partition_by.0: wort is not a column"],
+        ),
+        (
+            ("topic: words", "topic: words\npartition_by: ['days(word)']"),
+            3,
+            ["days needs a date or a timestamp, and word is string"],
+        ),
+        (
+            ("topic: words", "topic: words\npartition_by: ['sqrt(word)']"),
+            3,
+            ["'sqrt(word)' is not a partition field"],
+        ),
+        (("format: json", "format: json\n  schema: x.avsc"), 5, ["only the format avro"]),
+        (("format: json", "format: avro"), 3, ["value.schema", "needs a schema"]),
+        (("format: json", "format: avro\n  schema: x.avsc"), 5, ["x.avsc", "No such file"]),
+        (
+            ("topic: words", "topic: words\nkey: {format: text}"),
+            3,
+            ["no column comes from the key"],
+        ),
+        (("type: string", "from: key\n    type: string"), 6, ["no `key:` with a format"]),
+        (("type: string", "from: header.x\n    type: string"), 7, ["is no place in a record"]),
+        (("type: string", "from: value\n    type: string"), 6, ["name a field"]),
+        (("type: string", "type: binary"), 6, ["which JSON does not have"]),
+        (("type: string", "type: decimal(40,2)"), 7, ["1 to 38 digits"]),
+        (
+            ("type: string", "type: string\n    from: value.x\n    expression: upper(x)"),
+            6,
+            ["`from` or `expression`, not both"],
+        ),
     ],
 )
 def test_a_broken_file_names_file_line_key_and_nearest_key(
@@ -54,6 +109,23 @@ def test_a_broken_file_names_file_line_key_and_nearest_key(
     assert f"words.yml:{line}:" in message
     for word in words:
         assert word in message
+
+
+def test_every_key_may_be_used(tmp_path: Path) -> None:
+    """The page that shows every key is itself a set of stream files, and forgets none."""
+    text = (ROOT / "docs" / "streams.md").read_text()
+    examples = re.findall(r"```yaml\n(description:.*?)```", text, re.DOTALL)
+    assert len(examples) >= 2
+    used: set[str] = set()
+    for number, example in enumerate(examples):
+        file = tmp_path / f"example_{number}.yml"
+        file.write_text(example)
+        load_stream(file)
+        used |= {word for line in example.splitlines() for word in re.findall(r"(\w+):", line)}
+    known = {
+        key for section in ((), *((name,) for name in SECTIONS)) for key in known_keys(section)
+    }
+    assert known - used == set()
 
 
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
