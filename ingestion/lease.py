@@ -76,10 +76,10 @@ class Board:
     """The claims on one stream, as the catalog holds them."""
 
     def __init__(self, settings: Settings, stream: str) -> None:
-        self._settings = settings
+        self._catalog = open_catalog(settings)
+        self._catalog.create_namespace_if_not_exists(NAMESPACE)
         self._lease = f"headwater.lease.{stream}"
         self._wish = f"headwater.turn.{stream}"
-        open_catalog(settings).create_namespace_if_not_exists(NAMESPACE)
 
     def lease(self) -> Claim | None:
         return self._read(self._lease)
@@ -94,17 +94,16 @@ class Board:
         self._write(self._wish, claim)
 
     def _read(self, key: str) -> Claim | None:
-        text = open_catalog(self._settings).load_namespace_properties(NAMESPACE).get(key)
+        text = self._catalog.load_namespace_properties(NAMESPACE).get(key)
         claim = Claim(**json.loads(text)) if text else None
         return claim if claim and claim.is_alive else None
 
     def _write(self, key: str, claim: Claim | None) -> None:
-        catalog = open_catalog(self._settings)
         if claim is None:
-            catalog.update_namespace_properties(NAMESPACE, removals={key})
+            self._catalog.update_namespace_properties(NAMESPACE, removals={key})
         else:
             renewed = replace(claim, until=time.time() + LEASE_SECONDS)
-            catalog.update_namespace_properties(
+            self._catalog.update_namespace_properties(
                 NAMESPACE, updates={key: json.dumps(asdict(renewed))}
             )
 

@@ -185,6 +185,23 @@ def test_a_flush_comes_at_so_many_records_or_after_so_many_seconds(
     assert run.progress.commits == 3
 
 
+def test_fields_that_are_not_declared_are_counted_and_kept(
+    spark: SparkSession, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / f"{name}.yml"
+    file.write_text(
+        f"description: D.\ntopic: {name}\nvalue: {{format: json}}\n"
+        "columns:\n  a: {type: int, description: A.}\n"
+    )
+    send(settings, name, b'{"a": 1}', b'{"a": 2, "b": 3}', b'{"a": 4, "z": 5, "b": 6}', b"x", None)
+    try:
+        run = land(spark, settings, load_stream(file))
+        assert (run.progress.undeclared, run.progress.undeclared_names) == (2, {"b"})
+        assert_table_is_topic(settings, f"bronze.{name}", name)
+    finally:
+        spark.sql(f"drop table if exists lake.bronze.{name} purge")
+
+
 # --- forward -------------------------------------------------------------------------------------
 
 
