@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 CATALOG = "lake"
 LOOPBACK = "127.0.0.1"
+# Spark makes one method of a whole stage, and Java leaves methods of more than 8,000 bytes to its
+# interpreter: decoding a stream took twice the CPU without this. docs/decisions/0003 has the figures.
+LARGE_METHODS = "-XX:-DontCompileHugeMethods"
 # A statement of a first `dbt build` meets a cold JVM: the second compiler would take the cores from
 # the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
-THROUGHPUT = "-XX:+UseParallelGC"
+FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS}"
+THROUGHPUT = f"-XX:+UseParallelGC {LARGE_METHODS}"
 # Broken Avro can claim a string of two gigabytes, and Avro would make room for it before it reads.
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={64 * 2**20}"
