@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CATALOG = "lake"
 LOOPBACK = "127.0.0.1"
 # Spark makes one method of a whole stage, and Java leaves methods of more than 8,000 bytes to its
-# interpreter: decoding a stream took twice the CPU without this. docs/decisions/0003 has the figures.
+# interpreter. Without this, decoding took twice the CPU: docs/decisions/0003 has the figures.
 LARGE_METHODS = "-XX:-DontCompileHugeMethods"
 # A statement of a first `dbt build` meets a cold JVM: the second compiler would take the cores from
 # the queries, and pays off only after several builds. docs/decisions/0002 has the figures.

@@ -99,7 +99,8 @@ class Landing:
         from pyspark.sql import functions as F
 
         began = time.monotonic()
-        self.forward(rows.where("_error_type is null"))
+        if self.stream.forward:
+            rows = rows.persist()  # so that they are decoded once for both
         counts = Observation()
         name = F.get(UNDECLARED, F.lit(0))
         counted_rows = rows.observe(
@@ -110,7 +111,11 @@ class Landing:
             F.max(name).alias("last_undeclared"),
             *(F.count_if(F.col("_error_type") == kind).alias(kind) for kind in ERROR_TYPES),
         )
-        stamp = commit(counted_rows.drop(UNDECLARED), self.stream.table, self.position, end)
+        try:
+            self.forward(rows.where("_error_type is null"))
+            stamp = commit(counted_rows.drop(UNDECLARED), self.stream.table, self.position, end)
+        finally:
+            rows.unpersist()
         self.position = own_position(self.load_table(), stamp, end)
         self._note(counts.get, stamp, time.monotonic() - began)
         return stamp
