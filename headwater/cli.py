@@ -18,6 +18,7 @@ from headwater import __version__
 from headwater.console import Events, cell, console, progress_bar, show_error, table
 from headwater.errors import HeadwaterError
 from headwater.settings import settings
+from ingestion.bronze import ERROR_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -485,9 +486,7 @@ def tail(stream: str, last: int, no_follow: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-ERROR_TYPE = click.Choice(
-    ["deserialization_error", "schema_error", "transformation_error", "validation_error"]
-)
+ERROR_TYPE = click.Choice(ERROR_TYPES)
 SINCE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 
 
@@ -496,7 +495,7 @@ SINCE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%
 @click.option(
     "--type", "types", multiple=True, type=ERROR_TYPE, help="Only these; may be repeated."
 )
-@click.option("--since", type=SINCE, help="Only rows that landed at this time (UTC) or later.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Only rows written then or later; UTC.")
 @click.option(
     "--samples",
     default=3,
@@ -545,7 +544,7 @@ def errors(
 @click.option(
     "--type", "types", multiple=True, type=ERROR_TYPE, help="Only these; may be repeated."
 )
-@click.option("--since", type=SINCE, help="Only rows that landed at this time (UTC) or later.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Only rows written then or later; UTC.")
 def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
     """Judge the failed records of STREAM anew, with today's stream file, in one commit.
 

@@ -20,14 +20,10 @@ from typing import Any, NamedTuple
 import fastavro
 
 import ingestion
+from ingestion.bronze import DESERIALIZATION, SCHEMA, TRANSFORMATION, VALIDATION
 
 MOST_LATE = timedelta(hours=24)
 REMEMBERED = 1000  # a duplicate repeats one of the last so many records
-
-DESERIALIZATION = "deserialization_error"
-SCHEMA = "schema_error"
-TRANSFORMATION = "transformation_error"
-VALIDATION = "validation_error"
 
 
 @dataclass(frozen=True)

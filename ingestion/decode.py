@@ -28,9 +28,10 @@ from ingestion.formats import (
 from ingestion.stream import Stream
 
 KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
+HEADERS_TYPE = "array<struct<key: string, value: binary>>"
 KAFKA_SCHEMA = (
     "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
+    f"headers {HEADERS_TYPE}"
 )
 UNDECLARED = "_undeclared"
 

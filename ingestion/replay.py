@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from headwater.errors import HeadwaterError
 from headwater.settings import Settings
 from headwater.spark import CATALOG
-from ingestion.decode import KAFKA_COLUMNS, UNDECLARED
+from ingestion.bronze import HEADERS
+from ingestion.decode import HEADERS_TYPE, KAFKA_COLUMNS, UNDECLARED
 from ingestion.ingest import Landing
 from ingestion.ledger import COORDINATES, OFFSETS, STAMP, moved, next_stamp
 from ingestion.stream import Stream
@@ -82,7 +83,9 @@ def _judge(landing: Landing, failed: "DataFrame", stamp: datetime) -> "DataFrame
     """The failed rows as they would land today, beside their old error."""
     from pyspark.sql import functions as F
 
-    names = [*KAFKA_COLUMNS, *(["headers"] if landing.stream.headers else [])]
+    if HEADERS.name not in failed.columns:  # the stream had none when these rows landed
+        failed = failed.withColumn(HEADERS.name, F.lit(None).cast(HEADERS_TYPE))
+    names = [*KAFKA_COLUMNS, "headers"]
     records = failed.select(*(F.col(f"_kafka_{name}").alias(name) for name in names))
     old = failed.select(
         *COORDINATES,

@@ -113,6 +113,20 @@ def test_what_fails_for_another_reason_keeps_the_newest_one(
     assert after[records(50)[0]]["_error_type"] == "validation_error"
 
 
+def test_a_replay_fills_columns_that_the_mended_file_adds(
+    spark: SparkSession, settings: Settings, folder: Path, name: str
+) -> None:
+    send(settings, name, *records(1, 50), headers=[("h", b"1")])
+    land(spark, settings, write(folder, name))
+    file = write(folder, name, most=100).file
+    twice = "  twice: {type: bigint, description: Twice it., expression: n * 2}\nrules:"
+    file.write_text(file.read_text().replace("rules:", twice) + "headers: true\n")
+    assert replay(spark, settings, load_stream(file), [], None).resolved == 1
+    after = rows(settings, load_stream(file))
+    assert after[records(50)[0]]["twice"] == 100
+    assert after[records(1)[0]]["twice"] is None
+
+
 def test_a_replay_of_one_type_or_of_late_rows_leaves_the_others(
     spark: SparkSession, settings: Settings, folder: Path, name: str
 ) -> None:
