@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headwater import __version__
-from headwater.console import Events, cell, console, progress_bar, show_error, table
+from headwater.console import Events, cell, console, escape, progress_bar, show_error, table
 from headwater.errors import HeadwaterError
 from headwater.settings import settings
 from ingestion.bronze import ERROR_TYPES
@@ -85,7 +85,7 @@ def _os_hint(error: OSError) -> str:
 
 
 def say(text: str) -> None:
-    console.print(f"  {text}")
+    console.print(f"  {escape(text)}")
 
 
 @cli.command()
