@@ -57,15 +57,17 @@ class Landing:
         self.stream = stream
         self.progress = Progress()
         self._settings = settings
-        self._spark = spark
-        formats = [one for one in (stream.key, stream.value) if one]
-        self.by_registry = any(one.schema_ == REGISTRY for one in formats)
-        self._registry = Registry(settings) if self.by_registry else None
+        formats = {"key": stream.key, "value": stream.value}
+        self._by_id = [name for name, one in formats.items() if one and one.schema_ == REGISTRY]
+        self._registry = Registry(settings) if self._by_id else None
         check_stream(spark, stream)
         if stream.forward:
             ensure_topic(settings, stream.forward.topic)
-        ensure_table(settings, stream)
-        self.position = read_position(self.load_table())
+        self.position = read_position(ensure_table(settings, stream))
+
+    @property
+    def by_registry(self) -> bool:
+        return self._registry is not None
 
     def load_table(self) -> "Table":
         return open_catalog(self._settings).load_table(self.stream.table)
@@ -83,17 +85,15 @@ class Landing:
         """Rows of the table; for a registry, with the schemas that these records name."""
         if self._registry is None:
             return decode(records, self.stream)
-        named = {"key": self.stream.key, "value": self.stream.value}
-        parts = [part for part, one in named.items() if one and one.schema_ == REGISTRY]
         ids = {
             row[0]
-            for part in parts
+            for part in self._by_id
             for row in records.select(schema_id(records[part])).distinct().collect()
             if row[0] is not None
         }
         return decode(records, self.stream, self._registry.schemas(sorted(ids)))
 
-    def commit(self, rows: "DataFrame", end: Offsets) -> datetime:
+    def commit(self, rows: "DataFrame", end: Offsets) -> None:
         """Forward what is valid, then write all of it in one commit that ends at these offsets."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -118,7 +118,6 @@ class Landing:
             rows.unpersist()
         self.position = own_position(self.load_table(), stamp, end)
         self._note(counts.get, stamp, time.monotonic() - began)
-        return stamp
 
     def forward(self, valid: "DataFrame") -> None:
         """At least once: it comes before the commit, so a crash in between sends it again."""
@@ -167,10 +166,10 @@ class Ingestion:
 
     def start(self, once: bool) -> None:
         """`once` reads what is there now and ends; otherwise the run goes on until `stop`."""
-        batch, topics = self.stream.batch, self.stream.topics
+        batch, topics, pattern = self.stream.batch, self.stream.topics, self.stream.topic_pattern
         reader = (
             self._landing.read(self._spark.readStream)
-            .option(*(("subscribe", ",".join(topics)) if topics else self._pattern()))
+            .option("subscribe" if topics else "subscribePattern", ",".join(topics) or pattern)
             .option("startingOffsets", json.dumps(self._starting_offsets()))
             .option("maxOffsetsPerTrigger", batch.max_records)
         )
@@ -187,9 +186,6 @@ class Ingestion:
             .foreachBatch(self._land)
         )
         self._query = writer.trigger(availableNow=True).start() if once else writer.start()
-
-    def _pattern(self) -> tuple[str, str]:
-        return "subscribePattern", self.stream.topic_pattern or ""
 
     def pause(self) -> None:
         """Wait for the end of the batch under way, and let no other begin."""
@@ -276,8 +272,9 @@ class Ingestion:
                 end = _merged(self._landing.position.offsets, _batch_end(self._checkpoint, batch))
                 if end == self._landing.position.offsets:  # the topics have nothing new
                     return
-                again = self._landing.decode if self._landing.by_registry else lambda rows: rows
-                self._landing.commit(again(batch_rows), end)
+                if self._landing.by_registry:
+                    batch_rows = self._landing.decode(batch_rows)
+                self._landing.commit(batch_rows, end)
             except BaseException as error:
                 self.failure = error
                 raise

@@ -167,13 +167,20 @@ def turn(settings: Settings, stream: str, purpose: str) -> Iterator[None]:
             yield
         return
     wish = _claim(purpose)
+    if first := board.wish():
+        raise _lent(stream, first)
     board.put_wish(wish)
     try:
         _wait_for_turn(board, wish, holder, stream)
         with _repeated(lambda: board.put_wish(wish)):
             yield
     finally:
-        board.put_wish(None)
+        if (last := board.wish()) and last.id == wish.id:  # never someone else's
+            board.put_wish(None)
+
+
+def _lent(stream: str, other: Claim) -> HeadwaterError:
+    return HeadwaterError(f"stream {stream} is lent to {other.who}", "try again when that is done")
 
 
 def _wait_for_turn(board: Board, wish: Claim, holder: Claim, stream: str) -> None:
@@ -185,9 +192,7 @@ def _wait_for_turn(board: Board, wish: Claim, holder: Claim, stream: str) -> Non
         if (first := board.wish()) is None:
             board.put_wish(wish)
         elif first.id != wish.id:  # someone else's wish took the place of this one
-            raise HeadwaterError(
-                f"stream {stream} is lent to {first.who}", "try again when that is done"
-            )
+            raise _lent(stream, first)
         time.sleep(LOOK_SECONDS)
     raise HeadwaterError(
         f"stream {stream} is being written by {holder.who}, which gave no turn in "

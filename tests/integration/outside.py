@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Iterable
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -70,6 +72,12 @@ def land(spark: Any, settings: Settings, stream: Stream) -> Ingestion:
     run.stop()
     run.raise_failure()
     return run
+
+
+def processes_of(state: Path | str) -> list[dict[str, Any]]:
+    """Every server and Spark process names its state folder in its arguments."""
+    found = [process.info for process in psutil.process_iter(["pid", "cmdline"])]
+    return [one for one in found if str(state) in " ".join(one["cmdline"] or ())]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:

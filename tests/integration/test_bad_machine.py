@@ -5,11 +5,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import HEADWATER, run
-from tests.integration.outside import wait_for
+from tests.integration.outside import processes_of, wait_for
 
 
 def test_an_unknown_setting_ends_every_command_with_2(home: dict[str, str]) -> None:
@@ -80,12 +79,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 def assert_nothing_runs_in(folder: Path, env: dict[str, str]) -> None:
     """After `down`, no server is left that was started there."""
     assert run(HEADWATER, "down", env=env).returncode == 0
-
-    def left() -> list[dict[str, object]]:
-        found = [one.info for one in psutil.process_iter(["pid", "cmdline"])]
-        return [one for one in found if str(folder) in str(one["cmdline"])]
-
-    wait_for(lambda: not left(), seconds=20)
+    wait_for(lambda: not processes_of(folder), seconds=20)
 
 
 @pytest.mark.parametrize("ballast", [150_000, 180_000, 190_000])

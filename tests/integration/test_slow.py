@@ -7,14 +7,13 @@ import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from headwater.generators import Shares
 from headwater.produce import produce
 from headwater.settings import Settings
 from tests.conftest import HEADWATER, ROOT, run
-from tests.integration.outside import assert_table_is_topic, wait_for
+from tests.integration.outside import assert_table_is_topic, processes_of, wait_for
 from tests.integration.test_ingest import start_ingest
 
 pytestmark = pytest.mark.slow
@@ -47,13 +46,7 @@ def test_the_demo_ends_well_leaves_nothing_running_and_runs_again(home: dict[str
         assert "gold.fct_stock_bars_1m" in done.stdout
         assert "validation_error" in done.stdout
         assert (ROOT / "target" / "static_index.html").exists()
-        assert not _processes_of(home["HEADWATER_HOME"])
+        assert not processes_of(home["HEADWATER_HOME"])
         assert not list(Path(home["HEADWATER_HOME"]).glob("*/pid.json"))
     status = json.loads(run(HEADWATER, "status", "--json", env=home).stdout)
     assert status["streams"]["stocks"]["rows"] == 410_000
-
-
-def _processes_of(state: str) -> list[dict[str, object]]:
-    """Every server and Spark process names its state folder in its arguments."""
-    found = [process.info for process in psutil.process_iter(["pid", "cmdline"])]
-    return [one for one in found if state in " ".join(one["cmdline"] or ())]
