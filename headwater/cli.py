@@ -7,23 +7,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-from rich.live import Live
 from rich.text import Text
 
 from headwater import __version__
-from headwater.console import Events, cell, console, escape, progress_bar, show_error, table
-from headwater.errors import HeadwaterError
+from headwater.console import (
+    Events,
+    advance_to,
+    cell,
+    console,
+    escape,
+    progress_bar,
+    show_error,
+    table,
+)
+from headwater.errors import HeadwaterError, SettingsError
 from headwater.settings import settings
 from ingestion.bronze import ERROR_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ingestion.ingest import Ingestion
     from ingestion.stream import Stream
 
 
@@ -63,8 +71,7 @@ def main() -> None:
     try:
         cli(standalone_mode=False)
     except HeadwaterError as error:
-        show_error(error)
-        sys.exit(error.exit_code)
+        _fail(error)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
@@ -72,8 +79,13 @@ def main() -> None:
         sys.exit(130)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        show_error(HeadwaterError(f"{where}{error.strerror or error}", _os_hint(error)))
-        sys.exit(1)
+        _fail(HeadwaterError(f"{where}{error.strerror or error}", _os_hint(error)))
+
+
+def _fail(error: HeadwaterError) -> NoReturn:
+    as_json = not isinstance(error, SettingsError) and settings().log_format == "json"
+    show_error(error, as_json)
+    sys.exit(error.exit_code)
 
 
 def _os_hint(error: OSError) -> str:
@@ -142,6 +154,7 @@ def down() -> None:
 def status(as_json: bool) -> None:
     """Show services, streams with their lag, and tables with their sizes."""
     from headwater.status import read_status
+    from ingestion.origin import Gap
 
     found = read_status(settings())
     if as_json:
@@ -160,13 +173,24 @@ def status(as_json: bool) -> None:
     console.print(
         table(
             "Streams",
-            ["stream", "topic", "rows", "errors", "lag", "last commit"],
+            ["stream", "topic", "rows", "errors", "lag", "lost", "last commit"],
             [
-                (one.name, one.topic, one.rows, one.errors, one.lag, one.last_commit)
+                (
+                    one.name,
+                    one.topic,
+                    one.rows,
+                    one.errors,
+                    one.lag,
+                    sum(gap["end"] - gap["first"] for gap in one.gaps),
+                    one.last_commit,
+                )
                 for one in found.streams
             ],
         )
     )
+    for one in found.streams:
+        for gap in one.gaps:
+            say(f"{one.name}: lost, and accepted at {gap['accepted_at'][:19]}: {Gap(**gap)}")
     console.print(
         table(
             "Tables",
@@ -263,12 +287,20 @@ def init(streams: tuple[str, ...]) -> None:
 @click.option("--once", is_flag=True, help="Land what the topics hold now, then end.")
 @click.option("--from", "begin", metavar="PLACE", help="Backfill from here, inclusive.")
 @click.option("--to", "end", metavar="PLACE", help="Backfill up to here, exclusive.")
-def ingest(streams: tuple[str, ...], once: bool, begin: str | None, end: str | None) -> None:
+@click.option("--accept-gaps", is_flag=True, help="Go on where Kafka deleted unread records.")
+def ingest(
+    streams: tuple[str, ...], once: bool, begin: str | None, end: str | None, accept_gaps: bool
+) -> None:
     """Land Kafka records in the bronze tables of STREAMS (all of them by default).
 
     Where to go on stands in the tables themselves: start it after any crash and no record is
     missed or doubled. Records that cannot be decoded or break a rule land too, as error rows.
-    Ctrl-C or SIGTERM lets the batch under way commit and ends.
+    Ctrl-C, SIGTERM or `headwater stop` lets the batch under way commit and ends.
+
+    A stream that fails is started again after growing pauses (HEADWATER_RESTARTS), then stopped
+    with its reason while the others go on; the exit code is 1 then. With --once the first failure
+    stops it. Records that Kafka has deleted before they were read stop a stream too; --accept-gaps
+    goes on without them, and the table remembers which they were (`headwater status`).
 
     With --from and --to, one stream is backfilled: records in that range that are not in the table
     yet are added, up to the stream's position; the position stays where it is. A PLACE is
@@ -284,39 +316,41 @@ def ingest(streams: tuple[str, ...], once: bool, begin: str | None, end: str | N
 
     chosen = load_streams(list(streams))
     if begin or end:
-        if len(streams) != 1 or once:
+        if len(streams) != 1 or once or accept_gaps:
             raise click.UsageError("--from and --to backfill one named stream, without --once")
         _backfill(chosen[0], begin or "earliest", end or "latest")
         return
 
+    from headwater import metrics
     from headwater.kafka import require_broker
-    from ingestion.ingest import Ingestion
+    from headwater.watch import summary, watch
     from ingestion.lease import hold
+    from ingestion.supervise import Supervised, Supervisor
 
     require_broker(settings())
     if not streams:
         chosen = _with_topics(chosen)
+    events = Events(settings().log_format)
+    live = console.is_terminal and not events.as_json
     with ExitStack() as stack:
-        leases = [stack.enter_context(hold(settings(), stream.name, "ingest")) for stream in chosen]
+        kept = [Supervised(one, stack.enter_context(hold(settings(), one.name))) for one in chosen]
+        address = stack.enter_context(metrics.served(settings(), kept))
         spark = stack.enter_context(_spark())
         stop = _stop_flag()  # after Spark has started, since PySpark sets a handler of its own
+        ui = spark.sparkContext.uiWebUrl
+        events.emit("start", f"metrics: {address}, Spark UI: {ui}", metrics=address, spark_ui=ui)
+        supervisor = Supervisor(spark, settings(), kept, once, accept_gaps, events.emit)
         began = time.monotonic()
-        runs: list[Ingestion] = []
         try:
-            for stream, lease in zip(chosen, leases, strict=True):
-                runs.append(Ingestion(spark, settings(), stream))
-                runs[-1].start(once)
-                lease.lender = runs[-1]
-            _watch(runs, stop, began)
+            watch(supervisor, events, stop, live)
         finally:
-            for lease in leases:
-                lease.lender = None
-            for run in runs:
-                run.stop()
-            failed = [run for run in runs if run.failed]
-            _summary(runs, time.monotonic() - began)
-    for run in failed:
-        run.raise_failure()
+            supervisor.stop()
+            summary(kept, events, time.monotonic() - began)
+    failed = [one.reason for one in kept if one.reason]
+    for why in failed[1:]:
+        show_error(why, events.as_json)
+    if failed:
+        raise failed[0]
 
 
 def _with_topics(streams: list["Stream"]) -> list["Stream"]:
@@ -384,76 +418,27 @@ def _stop_flag() -> Callable[[], bool]:
     return lambda: asked
 
 
-def _watch(runs: list["Ingestion"], stop: Callable[[], bool], began: float) -> None:
-    """Show progress until every run has ended, one has failed, or a stop was asked for."""
-    events = Events(settings().log_format)
-    reported = dict.fromkeys((run.stream.name for run in runs), 0)
-    live = console.is_terminal and settings().log_format == "human"
-    with Live(console=console, refresh_per_second=4, transient=True) as screen:
-        while not stop() and any(run.is_running for run in runs):
-            if any(not run.is_running and run.failed for run in runs):
-                return
-            if live:
-                screen.update(Text("\n".join(_line(run, began) for run in runs)))
-            for run in runs:
-                if not live and run.progress.commits > reported[run.stream.name]:
-                    reported[run.stream.name] = run.progress.commits
-                    events.emit("commit", _line(run, began), **_numbers(run, began))
-            time.sleep(0.25)
+@cli.command()
+@click.argument("streams", nargs=-1, required=True)
+@click.option(
+    "--wait",
+    "seconds",
+    default=180,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Seconds to wait for the end of the batch under way.",
+)
+def stop(streams: tuple[str, ...], seconds: int) -> None:
+    """End the ingestion of STREAMS from another terminal, also on another machine.
 
+    The batch under way commits first. Other streams of the same process go on.
+    """
+    from ingestion.lease import ask_to_stop
+    from ingestion.stream import load_streams
 
-def _line(run: "Ingestion", began: float) -> str:
-    numbers = _numbers(run, began)
-    return (
-        f"{numbers['stream']}: {cell(numbers['rows'])} rows, "
-        f"{numbers['rows_per_second']:,.0f} rows/s, "
-        f"lag {cell(numbers['lag'])}, {cell(numbers['errors'])} errors, "
-        f"last commit {cell(numbers['last_commit'])}"
-    )
-
-
-def _numbers(run: "Ingestion", began: float) -> dict[str, Any]:
-    done = run.progress
-    return {
-        "stream": run.stream.name,
-        "rows": done.rows,
-        "rows_per_second": done.rows / max(time.monotonic() - began, 1e-9),
-        "lag": run.lag,
-        "errors": sum(done.errors.values()),
-        "undeclared": done.undeclared,
-        "commits": done.commits,
-        "last_commit": done.last_commit,
-    }
-
-
-def _summary(runs: list["Ingestion"], seconds: float) -> None:
-    if settings().log_format == "json":
-        for run in runs:
-            Events("json").emit(
-                "summary",
-                "",
-                **_numbers(run, time.monotonic() - seconds),
-                by_type=run.progress.errors,
-            )
-        return
-    rows = [
-        (
-            run.stream.table,
-            run.progress.rows,
-            ", ".join(f"{kind} {n:,}" for kind, n in run.progress.errors.items() if n) or "none",
-            run.progress.commits,
-            seconds,
-        )
-        for run in runs
-    ]
-    console.print(table("Landed", ["table", "rows", "of these errors", "commits", "seconds"], rows))
-    for run in runs:
-        if run.progress.undeclared:
-            names = ", ".join(sorted(run.progress.undeclared_names)[:5])
-            say(
-                f"{run.progress.undeclared:,} records of {run.stream.name} have fields that "
-                f"{run.stream.file.name} does not declare, such as {names}; `_kafka_value` has them"
-            )
+    for one in load_streams(list(streams)):
+        holder = ask_to_stop(settings(), one.name, seconds)
+        say(f"{one.name}: stopped; it was {holder.who}" if holder else f"{one.name}: not running")
 
 
 @cli.command()
@@ -484,6 +469,59 @@ def tail(stream: str, last: int, no_follow: bool) -> None:
         if seen.headers:
             line.append(f" [{seen.headers}]", "dim")
         console.print(line, soft_wrap=True)
+
+
+@cli.command()
+@click.argument("streams", nargs=-1)
+def verify(streams: tuple[str, ...]) -> None:
+    """Prove that each record of STREAMS (all by default) is in its table exactly once.
+
+    Compares the table with a committed read of its topics: none missing, none twice, key, value,
+    time and headers equal byte for byte. Exits with 1 and the offsets when anything differs. A
+    stream may run meanwhile. Records that Kafka has deleted cannot be compared; they are counted.
+    """
+    from headwater.catalog import open_catalog
+    from ingestion.stream import load_streams
+    from ingestion.verify import verify as compare
+
+    catalog = open_catalog(settings())
+    wrong = []
+    for stream in load_streams(list(streams)):
+        if not catalog.table_exists(stream.table):
+            if streams:
+                raise HeadwaterError(f"there is no table {stream.table}", "run: headwater ingest")
+            continue
+        with progress_bar() as bar:
+            task = bar.add_task(f"Verifying {stream.name}", total=None)
+            report = partial(advance_to, bar, task)
+            found = compare(settings(), stream, catalog.load_table(stream.table), report)
+        rows: list[tuple[str, int, int, str]] = []
+        for one in found.partitions:
+            state = "exact" if not one.problems else f"{len(one.problems)} problems"
+            rows.append((f"{one.topic} {one.partition}", one.checked, one.gone, state))
+        columns = ["partition", "in the table once", "gone from Kafka", "verdict"]
+        console.print(table(stream.table, columns, rows))
+        for gap in found.gaps:
+            say(f"accepted as lost: {gap}")
+        wrong += [
+            f"{one.topic} partition {one.partition}: offsets {_ranges(ranges)}: {what}"
+            for one in found.partitions
+            for what, ranges in one.problems.items()
+        ]
+        if found.strangers:
+            wrong.append(f"{stream.table}: {found.strangers:,} rows of no partition that it knows")
+    if wrong:
+        raise HeadwaterError(
+            "\n".join(wrong),
+            "missing records can be added: headwater ingest STREAM --from ... --to ...; for the "
+            "others, look at `table.snapshots` for who wrote them",
+        )
+    console.print("Each record is in its table exactly once.")
+
+
+def _ranges(ranges: list[tuple[int, int]], most: int = 10) -> str:
+    shown = ", ".join(f"{one}" if one == last else f"{one}-{last}" for one, last in ranges[:most])
+    return shown + (f" and {len(ranges) - most} more ranges" if len(ranges) > most else "")
 
 
 ERROR_TYPE = click.Choice(ERROR_TYPES)

@@ -26,7 +26,12 @@ if not console.is_terminal:  # a file or a pipe: wide enough for the tables
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def show_error(error: HeadwaterError) -> None:
+def show_error(error: HeadwaterError, as_json: bool = False) -> None:
+    if as_json:
+        fields = {"event": "error", "message": error.message, "hint": error.hint}
+        line = json.dumps({"time": datetime.now(UTC).isoformat(), **fields})
+        stderr.print(line, markup=False)
+        return
     for line in error.message.splitlines():
         stderr.print(f"[red]✗[/] {escape(line)}")
     if error.hint:
@@ -87,12 +92,12 @@ class Events:
     """One line an event: for people, or as a JSON object for machines."""
 
     def __init__(self, log_format: str) -> None:
-        self._json = log_format == "json"
+        self.as_json = log_format == "json"
 
     def emit(self, event: str, text: str, **fields: Any) -> None:
         """`text` is the human line; the fields are what a machine reads instead."""
         now = datetime.now(UTC)
-        if self._json:
+        if self.as_json:
             line = json.dumps({"time": now.isoformat(), "event": event, **fields}, default=str)
             console.print(line, soft_wrap=True, markup=False)
         else:

@@ -5,6 +5,7 @@ class HeadwaterError(Exception):
     """Something failed. `hint` is the next step for the person who reads it."""
 
     exit_code = 1
+    may_pass = True  # trying again may help: a server was away, a disk was full
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -16,12 +17,14 @@ class SettingsError(HeadwaterError):
     """A setting is unknown, missing or out of range."""
 
     exit_code = 2
+    may_pass = False
 
 
 class StreamFileError(HeadwaterError):
     """A stream file does not say what a stream file must say."""
 
     exit_code = 2
+    may_pass = False
 
 
 class ServiceError(HeadwaterError):
@@ -30,3 +33,21 @@ class ServiceError(HeadwaterError):
 
 class TableMovedError(HeadwaterError):
     """Someone else changed the bronze table since this writer looked: its commit was refused."""
+
+
+class TopicChangedError(HeadwaterError):
+    """The topic is not the one that the table's rows came from, or lacks what comes next."""
+
+    may_pass = False
+
+
+class TakenOverError(HeadwaterError):
+    """Someone else writes the stream now."""
+
+    may_pass = False
+
+
+class SparkGoneError(HeadwaterError):
+    """Spark's process ended; nothing in this process can go on."""
+
+    may_pass = False

@@ -1,6 +1,8 @@
 """The Kafka client: who answers, which topics there are, where they end."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_SECONDS = 10
+OFFSET_ATTEMPTS = 5
+PAUSE_SECONDS = 0.5
+QUIET_SECONDS = 60
+CONSUME_AT_ONCE = 5_000
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -77,12 +83,26 @@ def topics(settings: Settings, wanted: Callable[[str], bool]) -> dict[str, list[
     }
 
 
-def topic_id(settings: Settings, topic: str) -> str:
-    """Kafka's own id of the topic: another one means that the topic was deleted and made again."""
-    from confluent_kafka import TopicCollection
+def topic_ids(settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """Kafka's own ids of topics: another one means that the topic was deleted and made again."""
+    from confluent_kafka import KafkaException, TopicCollection
 
-    described = admin(settings).describe_topics(TopicCollection([topic]))
-    return str(described[topic].result(TIMEOUT_SECONDS).topic_id)
+    wanted = list(names)
+    if not wanted:
+        return {}
+    described = admin(settings).describe_topics(
+        TopicCollection(wanted), request_timeout=TIMEOUT_SECONDS
+    )
+    try:
+        return {
+            name: str(one.result(2 * TIMEOUT_SECONDS).topic_id) for name, one in described.items()
+        }
+    except KafkaException as error:
+        raise HeadwaterError(
+            f"topic {', '.join(wanted)} at {settings.bootstrap_servers} could not be described: "
+            f"{error.args[0].str()}",
+            _broker_hint(settings),
+        ) from error
 
 
 Offsets = dict[str, dict[str, int]]  # topic -> partition -> next offset to read
@@ -90,20 +110,36 @@ Offsets = dict[str, dict[str, int]]  # topic -> partition -> next offset to read
 
 def offsets(settings: Settings, partitions: dict[str, list[int]], spec: Any) -> Offsets:
     """Offsets by topic and partition, for an OffsetSpec."""
-    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
-    found: Offsets = {topic: {} for topic in partitions}
     request = {
         TopicPartition(topic, one): spec for topic in partitions for one in partitions[topic]
     }
-    if request:
+    problem: KafkaException | None = None
+    for _ in range(OFFSET_ATTEMPTS if request else 0):
         answers = admin(settings).list_offsets(
             request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
         )
-        for where, answer in answers.items():
-            offset = answer.result(TIMEOUT_SECONDS).offset
-            found[where.topic][str(where.partition)] = offset
-    return found
+        found: Offsets = {topic: {} for topic in partitions}
+        try:
+            for where, answer in answers.items():
+                offset = answer.result(2 * TIMEOUT_SECONDS).offset
+                found[where.topic][str(where.partition)] = offset
+            return found
+        except KafkaException as error:
+            # A partition that is new, or whose broker just came back, has no leader for a moment;
+            # and the client looks for a new one only when it lists the topics.
+            problem = error
+            time.sleep(PAUSE_SECONDS)
+            with suppress(KafkaException):
+                admin(settings).list_topics(timeout=TIMEOUT_SECONDS)
+    if problem is not None:
+        raise HeadwaterError(
+            f"{settings.bootstrap_servers} does not tell the offsets of {', '.join(partitions)}: "
+            f"{problem.args[0].str()}",
+            _broker_hint(settings),
+        ) from problem
+    return {topic: {} for topic in partitions}
 
 
 def end_offsets(settings: Settings, partitions: dict[str, list[int]]) -> Offsets:
@@ -140,10 +176,67 @@ def lag(settings: Settings, wanted: Callable[[str], bool], position: Offsets) ->
     try:
         partitions = topics(settings, wanted)
         begin, ends = begin_offsets(settings, partitions), end_offsets(settings, partitions)
-    except KafkaException:
+    except (KafkaException, HeadwaterError):
         return None
     return sum(
         end - max(position.get(topic, {}).get(one, 0), begin[topic][one])
         for topic, known in ends.items()
         for one, end in known.items()
     )
+
+
+def is_compacted(settings: Settings, topic: str) -> bool:
+    """Whether Kafka may delete single records of the topic."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ConfigResource,
+        ResourceType,
+    )
+
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (answer,) = admin(settings).describe_configs([resource]).values()
+    return "compact" in answer.result(TIMEOUT_SECONDS)["cleanup.policy"].value
+
+
+def committed_records(
+    settings: Settings, topic: str, partition: int, first: int, end: int
+) -> Iterator[Any]:
+    """What a committed read of a partition returns, from `first` up to but not `end`."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    if first >= end:
+        return
+    consumer = Consumer(
+        client_options(settings)
+        | {
+            "group.id": "headwater-verify",  # librdkafka wants one; nothing is stored under it
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",  # retention may be quicker than this read
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, first)])
+        quiet_since = time.monotonic()
+        while True:
+            message: Any
+            for message in consumer.consume(CONSUME_AT_ONCE, timeout=0.1):
+                quiet_since = time.monotonic()
+                error = message.error()
+                if error is None and message.offset() < end:
+                    yield message
+                elif error is None or error.code() == KafkaError._PARTITION_EOF:
+                    return
+                else:
+                    raise HeadwaterError(
+                        f"{topic} partition {partition} could not be read: {error.str()}",
+                        _broker_hint(settings),
+                    )
+            if time.monotonic() - quiet_since > QUIET_SECONDS:
+                raise HeadwaterError(
+                    f"{topic} partition {partition} gave no record for {QUIET_SECONDS} s, and "
+                    f"offset {end - 1} was not reached",
+                    _broker_hint(settings),
+                )
+    finally:
+        consumer.close()

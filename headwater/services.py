@@ -148,13 +148,13 @@ def borrowed_stack(
         yield launched
     finally:
         for service in reversed(launched):
-            _end(settings, service, say)
+            end(settings, service, say)
 
 
 def down(settings: Settings, say: Callable[[str], None]) -> None:
     """Stop what `up` started, and nothing else."""
     for service in reversed(services(settings)):
-        _end(settings, service, say)
+        end(settings, service, say)
 
 
 def running_pid(settings: Settings, service: Service) -> int | None:
@@ -248,7 +248,7 @@ def _launch(settings: Settings, service: Service, say: Callable[[str], None]) ->
         ) from error
 
 
-def _end(settings: Settings, service: Service, say: Callable[[str], None]) -> None:
+def end(settings: Settings, service: Service, say: Callable[[str], None]) -> None:
     pid = running_pid(settings, service)
     if pid:
         _stop(pid)

@@ -120,6 +120,21 @@ class Settings(BaseSettings):
     log_format: Literal["human", "json"] = Field(
         "human", description="`human` lines, or one `json` object per event."
     )
+    metrics_port: Port = Field(
+        9108, description="Loopback port where `headwater ingest` offers metrics to Prometheus."
+    )
+    restarts: int = Field(
+        5,
+        ge=0,
+        description="How often a stream that fails is started again before it is stopped. "
+        "A commit in between starts the count anew.",
+    )
+    restart_pause_seconds: float = Field(
+        2,
+        gt=0,
+        le=60,
+        description="Pause before the first restart; it doubles with each, up to a minute.",
+    )
 
     @property
     def bootstrap_servers(self) -> str:
@@ -202,14 +217,14 @@ def _unknown(name: str, where: str, known: list[str]) -> str:
 
 
 def _allowed(detail: Any) -> str:
-    context = detail.get("ctx", {})
+    context, name = detail.get("ctx", {}), str(detail["loc"][0])
     match detail["type"]:
         case "literal_error":
             return f"must be {context['expected']}"
-        case "int_parsing" | "greater_than_equal" | "less_than_equal":
+        case "int_parsing" | "greater_than_equal" | "less_than_equal" if name.endswith("port"):
             return "must be a whole number from 1 to 65535"
         case "string_pattern_mismatch":
-            return f"must look like {EXAMPLES[str(detail['loc'][0])]}"
+            return f"must look like {EXAMPLES[name]}"
         case _:
             return str(detail["msg"])
 

@@ -1,6 +1,6 @@
 """What runs and where the data stands, read through pyiceberg and the Kafka client: no JVM."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from headwater.kafka import broker_problem, lag
 from headwater.services import Service, running_pid, services, thrift_away
 from headwater.settings import Settings
 from ingestion.ledger import data_files, read_position
+from ingestion.origin import gaps
 from ingestion.stream import Stream, load_streams
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class StreamStatus:
     rows: int
     errors: int
     lag: int | None  # None while no broker answers
+    gaps: list[dict[str, Any]]  # offsets that Kafka deleted unread, as someone accepted
     last_commit: datetime | None
 
 
@@ -147,6 +149,7 @@ def _stream(
         rows=table_status(stream.table, table).rows if table else 0,
         errors=error_rows(table) if table else 0,
         lag=lag(settings, stream.reads, position.offsets if position else {}) if broker else None,
+        gaps=[asdict(gap) for gap in gaps(table)] if table else [],
         last_commit=position.newest_stamp if position and snapshot else None,
     )
 

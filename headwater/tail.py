@@ -8,7 +8,7 @@ from typing import Any
 from headwater.errors import HeadwaterError
 from headwater.kafka import begin_offsets, client_options, end_offsets
 from headwater.settings import Settings
-from ingestion.bronze import stream_partitions
+from ingestion.origin import stream_partitions
 from ingestion.readable import Readable, headers
 from ingestion.stream import Stream
 

@@ -12,9 +12,9 @@ from headwater.errors import HeadwaterError
 from headwater.kafka import Offsets, begin_offsets, end_offsets, offsets_at
 from headwater.settings import Settings
 from headwater.spark import CATALOG
-from ingestion.bronze import stream_partitions
 from ingestion.ingest import Landing
 from ingestion.ledger import COORDINATES
+from ingestion.origin import check_topics, stream_partitions
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def backfill(
     """Commit by commit, each with at most `batch.max_records` records; the position stays."""
     landing = Landing(spark, settings, stream)
     partitions = stream_partitions(settings, stream)
+    check_topics(settings, landing.load_table(), partitions)
     oldest = begin_offsets(settings, partitions)
     ranges = {
         (topic, one): (offset, min(end[topic][one], landing.position.offsets[topic].get(one, 0)))

@@ -3,23 +3,13 @@
 All of it goes through pyiceberg: no Spark is needed, and no name of a stream file reaches SQL.
 """
 
-import json
 import re
-from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.catalog import ensure_namespaces, open_catalog
 from headwater.errors import HeadwaterError, StreamFileError
-from headwater.kafka import (
-    Offsets,
-    begin_offsets,
-    end_offsets,
-    offsets_at,
-    require_broker,
-    topic_id,
-    topics,
-)
 from headwater.settings import Settings
+from ingestion.origin import origin
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
@@ -27,9 +17,6 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.types import IcebergType
-
-START_OFFSETS = "headwater.start-offsets"
-TOPIC_IDS = "headwater.topic-ids"
 
 DESERIALIZATION = "deserialization_error"
 SCHEMA = "schema_error"
@@ -119,7 +106,7 @@ def ensure_table(settings: Settings, stream: Stream) -> "Table":
         table = catalog.load_table(stream.table)
     except NoSuchTableError:
         schema = _schema(stream)
-        properties = table_properties(stream) | _origin(settings, stream)
+        properties = table_properties(stream) | origin(settings, stream)
         try:
             return catalog.create_table(
                 stream.table,
@@ -130,46 +117,6 @@ def ensure_table(settings: Settings, stream: Stream) -> "Table":
         except TableAlreadyExistsError:  # someone else was quicker
             table = catalog.load_table(stream.table)
     return _fit(table, stream)
-
-
-def stream_partitions(settings: Settings, stream: Stream) -> dict[str, list[int]]:
-    """The topics of a stream and their partitions; each declared topic must be there."""
-    require_broker(settings)
-    found = topics(settings, stream.reads)
-    missing = [topic for topic in stream.topics if topic not in found]
-    if missing or not found:
-        what = ", ".join(missing) or stream.topic_pattern
-        raise HeadwaterError(
-            f"topic {what} of stream {stream.name} does not exist at {settings.bootstrap_servers}",
-            "create it, or send it some records; `headwater produce` makes some for the streams "
-            "that come with Headwater",
-        )
-    return found
-
-
-def _origin(settings: Settings, stream: Stream) -> dict[str, str]:
-    """Where the stream begins, as offsets, settled once: a restart must not settle it anew.
-
-    A topic that does not exist yet begins, whenever it comes, with its first record.
-    """
-    require_broker(settings)
-    partitions = topics(settings, stream.reads)
-    ids = {topic: topic_id(settings, topic) for topic in partitions}
-    return {
-        START_OFFSETS: json.dumps(_start_offsets(settings, stream, partitions)),
-        TOPIC_IDS: json.dumps(ids),
-    }
-
-
-def _start_offsets(settings: Settings, stream: Stream, partitions: dict[str, list[int]]) -> Offsets:
-    match stream.start:
-        case "latest":
-            return end_offsets(settings, partitions)
-        case datetime() as when:
-            return offsets_at(settings, partitions, when)
-    begin = begin_offsets(settings, partitions)
-    named: Offsets = stream.start if isinstance(stream.start, dict) else {}
-    return named | {topic: known | named.get(topic, {}) for topic, known in begin.items()}
 
 
 def iceberg_type(kind: str, next_id: "NextId") -> "IcebergType":

@@ -17,13 +17,14 @@ import psutil
 from py4j.protocol import Py4JError
 
 from headwater.catalog import open_catalog
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, SparkGoneError
 from headwater.kafka import Offsets, ensure_topic, lag
 from headwater.settings import Settings
-from ingestion.bronze import ERROR_TYPES, ensure_table, stream_partitions
+from ingestion.bronze import ERROR_TYPES, ensure_table
 from ingestion.decode import UNDECLARED, check_stream, decode
 from ingestion.formats import schema_id
-from ingestion.ledger import commit, moved, own_position, read_position
+from ingestion.ledger import EPOCH, commit, moved, own_position, read_position
+from ingestion.origin import Gap, check_topics, next_offsets
 from ingestion.registry import Registry
 from ingestion.stream import REGISTRY, Stream
 
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EARLIEST = -2  # Spark's number for "from the oldest record there is"
 FINISH_BATCH_SECONDS = 120
 
 
 @dataclass
 class Progress:
-    """What one run has done so far."""
+    """What the runs of a stream in this process have done so far."""
 
+    read: int = 0  # offsets taken up, also by batches that were not committed
     rows: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     undeclared: int = 0  # records with fields that the stream does not declare
@@ -48,29 +49,43 @@ class Progress:
     last_commit: datetime | None = None
     last_rows: int = 0
     last_seconds: float = 0.0
+    batch_seconds: float = 0.0
+    commit_seconds: float = 0.0  # of these, after the data files were written
+    bytes: int = 0
+    files: int = 0
 
 
 class Landing:
     """How records of a stream become a commit: decoded, forwarded, counted, written."""
 
-    def __init__(self, spark: "SparkSession", settings: Settings, stream: Stream) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        settings: Settings,
+        stream: Stream,
+        progress: Progress | None = None,
+    ) -> None:
         self.stream = stream
-        self.progress = Progress()
+        self.progress = progress or Progress()
+        self._spark = spark
         self._settings = settings
+        self._catalog = open_catalog(settings)
         formats = {"key": stream.key, "value": stream.value}
         self._by_id = [name for name, one in formats.items() if one and one.schema_ == REGISTRY]
         self._registry = Registry(settings) if self._by_id else None
         check_stream(spark, stream)
         if stream.forward:
             ensure_topic(settings, stream.forward.topic)
-        self.position = read_position(ensure_table(settings, stream))
+        self.table = ensure_table(settings, stream)
+        self.position = read_position(self.table)
 
     @property
     def by_registry(self) -> bool:
         return self._registry is not None
 
     def load_table(self) -> "Table":
-        return open_catalog(self._settings).load_table(self.stream.table)
+        self.table = self._catalog.load_table(self.stream.table)
+        return self.table
 
     def read(self, reader: Any) -> Any:
         """A batch or streaming reader of Kafka, with what both need."""
@@ -99,6 +114,7 @@ class Landing:
         from pyspark.sql import functions as F
 
         began = time.monotonic()
+        jobs = Jobs(self._spark, f"{self.stream.name}: commit {self.progress.commits + 1}")
         if self.stream.forward:
             rows = rows.persist()  # so that they are decoded once for both
         counts = Observation()
@@ -114,6 +130,7 @@ class Landing:
         try:
             self.forward(rows.where("_error_type is null"))
             stamp = commit(counted_rows.drop(UNDECLARED), self.stream.table, self.position, end)
+            self.progress.commit_seconds += jobs.seconds_since_last()
         finally:
             rows.unpersist()
         self.position = own_position(self.load_table(), stamp, end)
@@ -144,20 +161,35 @@ class Landing:
         done.commits += 1
         done.last_commit = stamp
         done.last_seconds = seconds
+        done.batch_seconds += seconds
+        written = self.table.snapshot_by_id(self.position.snapshot_id or 0)
+        if written and written.summary:
+            done.bytes += int(written.summary["added-files-size"] or 0)
+            done.files += int(written.summary["added-data-files"] or 0)
 
 
 class Ingestion:
     """One run of one stream, from the position in its table onwards."""
 
-    def __init__(self, spark: "SparkSession", settings: Settings, stream: Stream) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        settings: Settings,
+        stream: Stream,
+        progress: Progress | None = None,
+        accept_gaps: bool = False,
+    ) -> None:
         self.stream = stream
+        self.gaps: list[Gap] = []  # what this run accepted as lost
         self.failure: BaseException | None = None
         self._settings = settings
         self._spark = spark
         self._turn = threading.Lock()  # held by the batch under way, or by whoever paused the run
         self._stopping = False
+        self._landing = Landing(spark, settings, stream, progress)
         self._checkpoint = _new_checkpoint(settings.home / "checkpoints" / stream.name)
-        self._landing = Landing(spark, settings, stream)
+        self._accept_gaps = accept_gaps
+        self._read_to: Offsets = {}
         self._query: StreamingQuery | None = None
 
     @property
@@ -170,7 +202,7 @@ class Ingestion:
         reader = (
             self._landing.read(self._spark.readStream)
             .option("subscribe" if topics else "subscribePattern", ",".join(topics) or pattern)
-            .option("startingOffsets", json.dumps(self._starting_offsets()))
+            .option("startingOffsets", json.dumps(self._start_offsets()))
             .option("maxOffsetsPerTrigger", batch.max_records)
         )
         if not once:  # Spark would hold back what is less even when it shall end
@@ -210,7 +242,7 @@ class Ingestion:
             return self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # the JVM is gone
             if self.failure is None:
-                self.failure = HeadwaterError(
+                self.failure = SparkGoneError(
                     f"Spark's process ended while it ran stream {self.stream.name}: {error}",
                     "start it again: it goes on from the table. If memory ran out, raise "
                     "HEADWATER_SPARK_DRIVER_MEMORY or lower batch.max_records in the stream file; "
@@ -230,6 +262,11 @@ class Ingestion:
         """Records in the topics that are not in the table yet; None while no broker answers."""
         return lag(self._settings, self.stream.reads, self._landing.position.offsets)
 
+    @property
+    def last_commit(self) -> datetime | None:
+        newest = self._landing.position.newest_stamp
+        return newest if newest > EPOCH else None
+
     def stop(self) -> None:
         """Let the batch under way commit, then end."""
         self._stopping = True
@@ -241,25 +278,23 @@ class Ingestion:
 
     def raise_failure(self) -> None:
         """The reason of a run that ended by itself, if it failed."""
-        if not self.failed:
-            return
-        assert self.failure is not None  # noqa: S101
-        if isinstance(self.failure, HeadwaterError):
-            raise self.failure
-        raise HeadwaterError(
-            f"stream {self.stream.name} failed: {_reason(self.failure)}",
-            "start it again when that is mended: it goes on from the table. "
-            f"Spark's log: {self._settings.logs / 'ingest.log'}",
-        ) from self.failure
+        if self.failed:
+            assert self.failure is not None  # noqa: S101
+            raise reason(self._settings, self.stream, self.failure)
 
-    def _starting_offsets(self) -> Offsets:
-        """Spark wants every partition named; one without rows starts at its oldest record."""
-        known = self._landing.position.offsets
-        partitions = stream_partitions(self._settings, self.stream)
-        return {
-            topic: {str(one): known.get(topic, {}).get(str(one), EARLIEST) for one in numbers}
-            for topic, numbers in partitions.items()
-        }
+    def _start_offsets(self) -> Offsets:
+        """Spark wants every partition named."""
+        landing = self._landing
+        self._read_to, self.gaps = next_offsets(
+            self._settings,
+            self.stream,
+            landing.table,
+            landing.position.offsets,
+            self._accept_gaps,
+        )
+        if self.gaps:
+            landing.position = read_position(landing.load_table())
+        return self._read_to
 
     def _land(self, batch_rows: "DataFrame", batch: int) -> None:
         """One micro-batch. It runs on Spark's callback thread."""
@@ -269,9 +304,13 @@ class Ingestion:
             try:
                 if self.failure is not None:
                     raise self.failure
-                end = _merged(self._landing.position.offsets, _batch_end(self._checkpoint, batch))
+                batch_end = _batch_end(self._checkpoint, batch)
+                end = _merged(self._landing.position.offsets, batch_end)
                 if end == self._landing.position.offsets:  # the topics have nothing new
                     return
+                check_topics(self._settings, self._landing.table, batch_end)
+                self.progress.read += _distance(self._read_to, batch_end)
+                self._read_to = batch_end
                 if self._landing.by_registry:
                     batch_rows = self._landing.decode(batch_rows)
                 self._landing.commit(batch_rows, end)
@@ -302,7 +341,49 @@ def _merged(known: Offsets, end: Offsets) -> Offsets:
     return known | {topic: known.get(topic, {}) | offsets for topic, offsets in end.items()}
 
 
-def _reason(error: BaseException) -> str:
+def _distance(start: Offsets, end: Offsets) -> int:
+    return sum(
+        offset - start.get(topic, {}).get(one, 0)
+        for topic, known in end.items()
+        for one, offset in known.items()
+    )
+
+
+class Jobs:
+    """The Spark jobs of one commit, under one name in Spark's UI."""
+
+    def __init__(self, spark: "SparkSession", name: str) -> None:
+        self._context = spark.sparkContext
+        self._group = uuid.uuid4().hex
+        self._context.setJobGroup(self._group, name)
+
+    def seconds_since_last(self) -> float:
+        """How long ago the last of them ended: Iceberg's commit began then."""
+        store = self._context._jsc.sc().statusStore()
+        ended = [time.time()]
+        for number in self._context.statusTracker().getJobIdsForGroup(self._group):
+            with suppress(Py4JError):  # Spark's store runs a little behind, and forgets old jobs
+                ended.append(store.job(number).completionTime().get().getTime() / 1000)
+        return max(time.time() - max(ended[1:], default=ended[0]), 0.0)
+
+
+def reason(settings: Settings, stream: Stream, error: BaseException) -> HeadwaterError:
+    """What a failure means to a user."""
+    if isinstance(error, HeadwaterError):
+        return error
+    cause = _innermost(error)
+    what = f"stream {stream.name} failed: {cause}"
+    log = f"Spark's log: {settings.logs / 'ingest.log'}"
+    if "No space left on device" in str(error):
+        return HeadwaterError(
+            f"the disk that holds {settings.warehouse_location} or {settings.home} is full: {what}",
+            f"free some space; nothing is lost, and it goes on from the table. {log}",
+        )
+    hint = f"start it again when that is mended: it goes on from the table. {log}"
+    return HeadwaterError(what, hint)
+
+
+def _innermost(error: BaseException) -> str:
     """The innermost cause in one line: what Spark wraps around it says nothing to a user."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

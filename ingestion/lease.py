@@ -2,8 +2,9 @@
 
 The lease is a courtesy. It gives a second writer a clear message early, and lets a replay take its
 turn while a stream runs. What keeps a table right is the commit itself (ledger.py), which Iceberg
-refuses when anyone else has committed. Both the lease and the wish for a turn are properties of the
-bronze namespace, so they work between machines and leave no trace in the tables.
+refuses when anyone else has committed. The lease and the wish for a turn are properties of the
+bronze namespace, so they work between machines and leave no trace in the tables. The same goes for
+the request to stop.
 """
 
 import json
@@ -24,6 +25,7 @@ from headwater.errors import HeadwaterError
 from headwater.settings import Settings
 
 NAMESPACE = "bronze"
+INGEST = "ingest"
 LEASE_SECONDS = 30.0
 LOOK_SECONDS = 0.5  # how often a holder looks for wishes, and others for their turn
 WAIT_SECONDS = 180.0
@@ -72,40 +74,62 @@ def _claim(purpose: str) -> Claim:
     )
 
 
+@dataclass(frozen=True)
+class Claims:
+    """What is claimed on a stream now."""
+
+    lease: Claim | None
+    wish: Claim | None
+    stop: str | None  # the id of the lease that someone asked to end
+
+
 class Board:
     """The claims on one stream, as the catalog holds them."""
 
     def __init__(self, settings: Settings, stream: str) -> None:
         self._catalog = open_catalog(settings)
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
-        self._lease = f"headwater.lease.{stream}"
-        self._wish = f"headwater.turn.{stream}"
+        self._lease, self._wish, self._stop = (
+            f"headwater.{kind}.{stream}" for kind in ("lease", "turn", "stop")
+        )
 
-    def lease(self) -> Claim | None:
-        return self._read(self._lease)
+    def claims(self) -> Claims:
+        found = self._catalog.load_namespace_properties(NAMESPACE)
+        lease, wish = (
+            Claim(**json.loads(found[key])) if found.get(key) else None
+            for key in (self._lease, self._wish)
+        )
+        return Claims(
+            lease if lease and lease.is_alive else None,
+            wish if wish and wish.is_alive else None,
+            found.get(self._stop),
+        )
 
-    def wish(self) -> Claim | None:
-        return self._read(self._wish)
+    def put_lease(self, claim: Claim) -> None:
+        self._put(self._lease, claim)
 
-    def put_lease(self, claim: Claim | None) -> None:
-        self._write(self._lease, claim)
+    def put_wish(self, claim: Claim) -> None:
+        self._put(self._wish, claim)
 
-    def put_wish(self, claim: Claim | None) -> None:
-        self._write(self._wish, claim)
+    def ask_to_stop(self, holder: Claim) -> None:
+        self._catalog.update_namespace_properties(NAMESPACE, updates={self._stop: holder.id})
 
-    def _read(self, key: str) -> Claim | None:
-        text = self._catalog.load_namespace_properties(NAMESPACE).get(key)
-        claim = Claim(**json.loads(text)) if text else None
-        return claim if claim and claim.is_alive else None
+    def give_back(self, claim: Claim) -> None:
+        """Take away this claim, and never someone else's."""
+        now = self.claims()
+        keys = set()
+        if now.lease and now.lease.id == claim.id:
+            keys |= {self._lease, self._stop}
+        if now.wish and now.wish.id == claim.id:
+            keys.add(self._wish)
+        if keys:
+            self._catalog.update_namespace_properties(NAMESPACE, removals=keys)
 
-    def _write(self, key: str, claim: Claim | None) -> None:
-        if claim is None:
-            self._catalog.update_namespace_properties(NAMESPACE, removals={key})
-        else:
-            renewed = replace(claim, until=time.time() + LEASE_SECONDS)
-            self._catalog.update_namespace_properties(
-                NAMESPACE, updates={key: json.dumps(asdict(renewed))}
-            )
+    def _put(self, key: str, claim: Claim) -> None:
+        renewed = replace(claim, until=time.time() + LEASE_SECONDS)
+        self._catalog.update_namespace_properties(
+            NAMESPACE, updates={key: json.dumps(asdict(renewed))}
+        )
 
 
 class Lease:
@@ -113,6 +137,8 @@ class Lease:
 
     def __init__(self, board: Board, purpose: str) -> None:
         self.lender: Lender | None = None  # set it, and others may have turns
+        self.stop_asked = False
+        self.taken_by: Claim | None = None  # who has it since it was lost
         self._board = board
         self._claim = _claim(purpose)
         self._renewed = 0.0
@@ -121,16 +147,30 @@ class Lease:
         self._board.put_lease(replace(self._claim, lent_to=lent_to))
         self._renewed = time.monotonic()
 
+    def release(self) -> None:
+        with suppress(Exception):  # a lease that cannot be given back ends by itself
+            self._board.give_back(self._claim)
+
+    def look(self) -> Claims:
+        """See whether someone else has it, since this process slept longer than it lasts."""
+        now = self._board.claims()
+        if now.lease and now.lease.id != self._claim.id:
+            self.taken_by = now.lease
+        self.stop_asked = self.stop_asked or now.stop == self._claim.id
+        return now
+
     def tend(self) -> None:
         """Keep the lease; when someone wishes for a turn, stand back until it is over."""
+        wish = self.look().wish
+        if self.taken_by:
+            return
         if time.monotonic() > self._renewed + LEASE_SECONDS / 3:
             self.renew()
-        wish = self._board.wish() if self.lender else None
         if wish is None or self.lender is None:
             return
         self.lender.pause()
         try:
-            while (still := self._board.wish()) and still.id == wish.id:
+            while (still := self._board.claims().wish) and still.id == wish.id:
                 self.renew(lent_to=wish.id)
                 time.sleep(LOOK_SECONDS)
         finally:
@@ -139,10 +179,10 @@ class Lease:
 
 
 @contextmanager
-def hold(settings: Settings, stream: str, purpose: str) -> Iterator[Lease]:
+def hold(settings: Settings, stream: str, purpose: str = INGEST) -> Iterator[Lease]:
     """The lease of a stream while the block runs; refused when someone alive has it."""
     board = Board(settings, stream)
-    if holder := board.lease():
+    if holder := board.claims().lease:
         raise HeadwaterError(
             f"stream {stream} is being written by {holder.who}",
             f"stop that one first; if it is dead, its lease ends within {LEASE_SECONDS:.0f} s",
@@ -153,30 +193,51 @@ def hold(settings: Settings, stream: str, purpose: str) -> Iterator[Lease]:
         with _repeated(lease.tend):
             yield lease
     finally:
-        with suppress(Exception):  # a lease that cannot be given back ends by itself
-            board.put_lease(None)
+        lease.release()
+
+
+def ask_to_stop(settings: Settings, stream: str, seconds: float) -> Claim | None:
+    """Ask the ingestion of a stream to end, and wait for it. Returns who it was, if anyone."""
+    board = Board(settings, stream)
+    holder = board.claims().lease
+    if holder is None:
+        return None
+    if holder.purpose != INGEST:
+        raise HeadwaterError(
+            f"stream {stream} is being written by {holder.who}, which ends by itself",
+            "wait for it, or end that process",
+        )
+    board.ask_to_stop(holder)
+    end = time.monotonic() + seconds
+    while (now := board.claims().lease) and now.id == holder.id:
+        if time.monotonic() > end:
+            raise HeadwaterError(
+                f"stream {stream} did not stop within {seconds:.0f} s; {holder.who} writes it",
+                "it stops after the batch under way; look at its log, or end that process",
+            )
+        time.sleep(LOOK_SECONDS / 2)
+    return holder
 
 
 @contextmanager
 def turn(settings: Settings, stream: str, purpose: str) -> Iterator[None]:
     """The right to write once: alone under the lease, or lent by the stream that runs."""
     board = Board(settings, stream)
-    holder = board.lease()
-    if holder is None:
+    now = board.claims()
+    if (holder := now.lease) is None:
         with hold(settings, stream, purpose):
             yield
         return
     wish = _claim(purpose)
-    if first := board.wish():
-        raise _lent(stream, first)
+    if now.wish:
+        raise _lent(stream, now.wish)
     board.put_wish(wish)
     try:
         _wait_for_turn(board, wish, holder, stream)
         with _repeated(lambda: board.put_wish(wish)):
             yield
     finally:
-        if (last := board.wish()) and last.id == wish.id:  # never someone else's
-            board.put_wish(None)
+        board.give_back(wish)
 
 
 def _lent(stream: str, other: Claim) -> HeadwaterError:
@@ -186,13 +247,13 @@ def _lent(stream: str, other: Claim) -> HeadwaterError:
 def _wait_for_turn(board: Board, wish: Claim, holder: Claim, stream: str) -> None:
     end = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < end:
-        lease = board.lease()
-        if lease is None or lease.lent_to == wish.id:
+        now = board.claims()
+        if now.lease is None or now.lease.lent_to == wish.id:
             return
-        if (first := board.wish()) is None:
+        if now.wish is None:
             board.put_wish(wish)
-        elif first.id != wish.id:  # someone else's wish took the place of this one
-            raise _lent(stream, first)
+        elif now.wish.id != wish.id:  # someone else's wish took the place of this one
+            raise _lent(stream, now.wish)
         time.sleep(LOOK_SECONDS)
     raise HeadwaterError(
         f"stream {stream} is being written by {holder.who}, which gave no turn in "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import TableMovedError
 from headwater.kafka import Offsets
 from headwater.spark import CATALOG
-from ingestion.bronze import START_OFFSETS
+from ingestion.origin import gaps, start_offsets, without_gaps
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -38,21 +38,21 @@ class Position:
 
 def read_position(table: "Table") -> Position:
     """From the newest marked snapshot; where none is left, from the rows."""
-    start: Offsets = json.loads(table.properties.get(START_OFFSETS, "{}"))
+    start, lost = start_offsets(table), gaps(table)
     current = table.current_snapshot()
     if current is None:
-        return Position(start, None, EPOCH)
+        return Position(without_gaps(start, lost), None, EPOCH)
     marked = newest_marked(table)
     if marked is not None and marked.summary is not None:
         return Position(
-            json.loads(marked.summary[OFFSETS] or "{}"),
+            without_gaps(json.loads(marked.summary[OFFSETS] or "{}"), lost),
             marked.snapshot_id,
             datetime.fromisoformat(marked.summary[STAMP] or ""),
         )
     offsets, newest = position_of_rows(table)
     for topic, partitions in start.items():
         offsets[topic] = partitions | offsets.get(topic, {})
-    return Position(offsets, current.snapshot_id, newest)
+    return Position(without_gaps(offsets, lost), current.snapshot_id, newest)
 
 
 def own_position(table: "Table", stamp: datetime, end: Offsets) -> Position:

@@ -1,11 +1,13 @@
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
 from headwater.settings import Settings
 from headwater.spark import spark_session
+from ingestion.stream import Stream, load_streams
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,19 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     session = spark_session(settings, "ingest")
     yield session
     session.stop()
+
+
+def new_stream() -> Stream:
+    """A stream of stock prices with a topic and a table of its own."""
+    name = f"stream_{uuid4().hex[:8]}"
+    return load_streams(["stocks"])[0].model_copy(
+        update={"name": name, "topics": [name], "forward": None}
+    )
+
+
+@pytest.fixture
+def stream(spark: SparkSession) -> Iterator[Stream]:
+    """A stream of its own for each test."""
+    made = new_stream()
+    yield made
+    spark.sql(f"drop table if exists lake.{made.table} purge")

@@ -1,7 +1,11 @@
 """What an outsider sees: the topic through a Kafka consumer, the tables through pyiceberg."""
 
+import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,15 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.catalog import open_catalog
-from headwater.kafka import client_options, end_offsets, ensure_topic, topics
+from headwater.kafka import admin, client_options, end_offsets, ensure_topic, topics
 from headwater.settings import Settings
 from ingestion.ingest import Ingestion
+from ingestion.lease import hold
 from ingestion.stream import Stream
+from ingestion.supervise import Supervised, Supervisor
+from ingestion.verify import verify
+
+VALUE = b'{"event_time": "2026-01-05T14:30:00", "ticker": "AAPL", "price": 1}'  # a stock price
 
 
 def read_topic(settings: Settings, topic: str) -> dict[tuple[int, int], bytes | None]:
@@ -72,6 +81,99 @@ def land(spark: Any, settings: Settings, stream: Stream) -> Ingestion:
     run.stop()
     run.raise_failure()
     return run
+
+
+def compact(spark: Any, stream: Stream) -> None:
+    spark.sql(
+        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+
+
+def expire(spark: Any, stream: Stream) -> None:
+    """All snapshots but the newest."""
+    spark.sql(
+        f"call lake.system.expire_snapshots(table => '{stream.table}', "
+        "older_than => timestamp '2100-01-01', retain_last => 1)"
+    )
+
+
+@contextmanager
+def supervised(
+    spark: Any, settings: Settings, *streams: Stream, accept_gaps: bool = False
+) -> Iterator["Watched"]:
+    """Streams that run under supervision in this process, as `headwater ingest` runs them."""
+    events: list[dict[str, Any]] = []
+
+    def emit(event: str, text: str, **fields: Any) -> None:
+        events.append({"event": event, "text": text, **fields})
+
+    with ExitStack() as stack:
+        kept = [Supervised(one, stack.enter_context(hold(settings, one.name))) for one in streams]
+        supervisor = Supervisor(spark, settings, kept, False, accept_gaps, emit)
+        done = threading.Event()
+
+        def loop() -> None:
+            while not done.wait(0.05):
+                supervisor.step()
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        try:
+            yield Watched(kept, events)
+        finally:
+            done.set()
+            thread.join()
+            supervisor.stop()
+
+
+@dataclass
+class Watched:
+    streams: list[Supervised]
+    events: list[dict[str, Any]]
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [one for one in self.events if one["event"] == event]
+
+    def wait_until_drained(self, seconds: float = 120) -> None:
+        """Until every stream that has not failed holds all that its topics hold now."""
+
+        def drained() -> bool:
+            active = [one for one in self.streams if one.is_active]
+            return all(one.run and one.run.is_running and one.run.lag == 0 for one in active)
+
+        wait_for(drained, seconds)
+
+
+def row_count(settings: Settings, stream: Stream) -> int:
+    catalog = open_catalog(settings)
+    if not catalog.table_exists(stream.table):
+        return 0
+    snapshot = catalog.load_table(stream.table).current_snapshot()
+    return int((snapshot.summary and snapshot.summary["total-records"]) or 0) if snapshot else 0
+
+
+@contextmanager
+def locked_catalog(settings: Settings) -> Iterator[None]:
+    """Everyone may read it, and nobody may commit."""
+    with closing(sqlite3.connect(settings.catalog_db, timeout=30, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        yield
+        other.execute("rollback")
+
+
+def make_again(settings: Settings, topic: str) -> None:
+    admin(settings).delete_topics([topic])[topic].result(30)
+    wait_for(lambda: topic not in admin(settings).list_topics(timeout=5).topics)
+    ensure_topic(settings, topic)
+
+
+def verified(settings: Settings, stream: Stream) -> int:
+    """The verifier finds nothing wrong. Returns how many records it compared."""
+    table = open_catalog(settings).load_table(stream.table)
+    found = verify(settings, stream, table, lambda *_: None)
+    assert found.is_exact, [one.problems for one in found.partitions]
+    return sum(one.checked for one in found.partitions)
 
 
 def processes_of(state: Path | str) -> list[dict[str, Any]]:

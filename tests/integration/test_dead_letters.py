@@ -24,7 +24,14 @@ from ingestion.ledger import read_position
 from ingestion.replay import Replayed, replay
 from ingestion.stream import Stream, load_stream
 from tests.conftest import HEADWATER, ROOT, clean_environment, run
-from tests.integration.outside import assert_table_is_topic, land, read_table, send, wait_for
+from tests.integration.outside import (
+    assert_table_is_topic,
+    land,
+    read_table,
+    row_count,
+    send,
+    wait_for,
+)
 
 FILE = """\
 description: Counts.
@@ -191,8 +198,8 @@ def test_a_replay_takes_its_turn_while_the_stream_runs(
 
     loading = threading.Thread(target=load)
     try:
-        wait_for(lambda: Board(settings, name).lease() is not None)
-        wait_for(lambda: _row_count(settings, stream) >= 3)
+        wait_for(lambda: Board(settings, name).claims().lease is not None)
+        wait_for(lambda: row_count(settings, stream) >= 3)
         loading.start()
         second = run(HEADWATER, "ingest", name, "--once", env=env)
         assert second.returncode == 1
@@ -201,8 +208,8 @@ def test_a_replay_takes_its_turn_while_the_stream_runs(
         replayed = run(HEADWATER, "replay", name, env={**env, "COLUMNS": "200"})
         assert replayed.returncode == 0, replayed.stdout + replayed.stderr
         assert "good now" in replayed.stdout
-        resolved = _row_count(settings, stream)
-        wait_for(lambda: _row_count(settings, stream) > resolved + 5)  # the stream went on
+        resolved = row_count(settings, stream)
+        wait_for(lambda: row_count(settings, stream) > resolved + 5)  # the stream went on
         assert ingest.poll() is None
     finally:
         done.set()
@@ -211,19 +218,11 @@ def test_a_replay_takes_its_turn_while_the_stream_runs(
         ingest.terminate()
         output, _ = ingest.communicate(timeout=90)
     assert ingest.returncode == 0, output
-    assert Board(settings, name).lease() is None
+    assert Board(settings, name).claims().lease is None
     run(HEADWATER, "ingest", name, "--once", env=env)
     assert_table_is_topic(settings, stream.table, name)
     found = [row for row in read_table(settings, stream.table).to_pylist() if row["_resolved_at"]]
     assert sorted(row["n"] for row in found) == [50, 60]
-
-
-def _row_count(settings: Settings, stream: Stream) -> int:
-    catalog = open_catalog(settings)
-    if not catalog.table_exists(stream.table):
-        return 0
-    snapshot = catalog.load_table(stream.table).current_snapshot()
-    return int((snapshot.summary and snapshot.summary["total-records"]) or 0) if snapshot else 0
 
 
 def test_a_lease_names_its_holder_and_ends_with_a_dead_one(
@@ -234,17 +233,17 @@ def test_a_lease_names_its_holder_and_ends_with_a_dead_one(
             pass
         assert "`headwater ingest` with pid" in caught.value.message
     board = Board(settings, name)
-    assert board.lease() is None
+    assert board.claims().lease is None
     # A holder on another machine cannot be looked at: its lease must run out.
     claim = lease._claim("ingest")
     monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
     board.put_lease(lease.replace(claim, host="elsewhere"))
-    assert board.lease() is not None
-    wait_for(lambda: board.lease() is None, seconds=5)
+    assert board.claims().lease is not None
+    wait_for(lambda: board.claims().lease is None, seconds=5)
     # One on this machine whose process is gone holds nothing.
     monkeypatch.setattr(lease, "LEASE_SECONDS", 60.0)
     board.put_lease(lease.replace(claim, started=claim.started - 100))
-    assert board.lease() is None
+    assert board.claims().lease is None
 
 
 class Lender:
@@ -266,7 +265,7 @@ def test_a_turn_is_lent_and_given_back(settings: Settings, name: str) -> None:
             assert lender.events == ["paused"]
         wait_for(lambda: lender.events == ["paused", "resumed"], seconds=10)
     with turn(settings, name, "replay"):  # nobody there: alone
-        assert (found := Board(settings, name).lease()) is not None
+        assert (found := Board(settings, name).claims().lease) is not None
         assert found.purpose == "replay"
 
 

@@ -4,17 +4,34 @@ import json
 import shutil
 import signal
 import subprocess
+import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import psutil
 import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.catalog import open_catalog
 from headwater.generators import Shares
+from headwater.kafka import lag
 from headwater.produce import produce
 from headwater.settings import Settings
-from tests.conftest import HEADWATER, ROOT, clean_environment, run
-from tests.integration.outside import assert_table_is_topic, read_table, wait_for
+from ingestion.ledger import data_files, read_position
+from ingestion.stream import Stream, load_streams
+from tests.conftest import HEADWATER, ROOT, clean_environment, free_port, run
+from tests.integration.outside import (
+    assert_table_is_topic,
+    locked_catalog,
+    make_again,
+    read_table,
+    send,
+    verified,
+    wait_for,
+)
 
 SHARES = Shares(bad=0.05, late=0.05, duplicates=0.05)
 
@@ -26,9 +43,9 @@ def commits(settings: Settings) -> int:
     return len(catalog.load_table("bronze.stocks").snapshots())
 
 
-def start_ingest(stack: dict[str, str], **extra: str) -> subprocess.Popen[str]:
+def start_ingest(stack: dict[str, str], *streams: str, **extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(HEADWATER), "ingest", "stocks"],
+        [str(HEADWATER), "ingest", *(streams or ("stocks",))],
         env={**clean_environment(), **stack, **extra},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -74,6 +91,40 @@ def test_sigkill_in_mid_batch_and_a_lost_checkpoint_lose_and_double_nothing(
     done = run(HEADWATER, "ingest", "stocks", "--once", env=stack)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_table_is_topic(settings, "bronze.stocks", "stocks-in")
+    verified(settings, load_streams(["stocks"])[0])
+
+
+def test_sigkill_between_the_data_files_and_the_commit(
+    stack: dict[str, str], settings: Settings
+) -> None:
+    """The catalog is locked, so that the writer has its files and waits to commit them."""
+    produce(settings, "stocks", 1_000, None, 13, SHARES, lambda _: None)
+    (stream,) = load_streams(["stocks"])
+    ingest = start_ingest(stack)
+    try:
+        wait_for(lambda: verified_lag(settings, stream) == 0)
+        table = open_catalog(settings).load_table(stream.table)
+        folder = Path(table.location().removeprefix("file://")) / "data"
+        before = set(folder.rglob("*.parquet"))
+        with locked_catalog(settings):
+            produce(settings, "stocks", 20_000, None, 14, SHARES, lambda _: None)
+            wait_for(lambda: len(set(folder.rglob("*.parquet")) - before) >= 4)
+            for one in (*psutil.Process(ingest.pid).children(recursive=True), ingest):
+                one.kill()
+            ingest.wait(30)
+        written = {Path(file.file_path.removeprefix("file://")) for file in data_files(table)}
+        assert not written & (set(folder.rglob("*.parquet")) - before)
+    finally:
+        ingest.kill()
+    shutil.rmtree(settings.home / "checkpoints" / "stocks")
+    done = run(HEADWATER, "ingest", "stocks", "--once", env=stack)
+    assert done.returncode == 0, done.stdout + done.stderr
+    verified(settings, stream)
+
+
+def verified_lag(settings: Settings, stream: Stream) -> int | None:
+    table = open_catalog(settings).load_table(stream.table)
+    return lag(settings, stream.reads, read_position(table).offsets)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -92,6 +143,96 @@ def test_a_stop_lets_the_batch_commit_and_ends_with_a_summary(
     assert (summary["event"], summary["stream"]) == ("summary", "stocks")
     assert summary["rows"] >= 1
     assert not list((settings.home / "checkpoints" / "stocks").glob("*/offsets"))
+
+
+WORDS = """\
+description: Words.
+topic: {name}
+value: {{format: text}}
+columns:
+  line: {{type: string, description: One line.}}
+rules:
+  not_empty: line <> ''
+batch: {{min_records: 1, max_seconds: 1}}
+"""
+
+
+def test_two_streams_in_one_process_seen_from_outside(
+    stack: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    """Events as JSON, metrics, the Spark UI, `stop` for one, a failure of the other."""
+    first, second = (f"words_{uuid4().hex[:8]}" for _ in range(2))
+    for name in (first, second):
+        (tmp_path / f"{name}.yml").write_text(WORDS.format(name=name))
+        send(settings, name, *[b"word"] * 20, b"")
+    port = free_port()
+    env = {**stack, "HEADWATER_STREAMS": str(tmp_path), "HEADWATER_METRICS_PORT": str(port)}
+    ingest = start_ingest(env, first, second, HEADWATER_LOG_FORMAT="json")
+    events: list[dict[str, Any]] = []
+
+    def listen() -> None:
+        for line in ingest.stdout or ():
+            events.append(json.loads(line))  # every line is one object
+
+    listening = threading.Thread(target=listen)
+    listening.start()
+
+    def told(event: str, stream: str | None = None) -> list[dict[str, Any]]:
+        return [e for e in events if e["event"] == event and stream in (None, e.get("stream"))]
+
+    try:
+        wait_for(lambda: bool(told("commit", first) and told("commit", second)))
+        (start,) = told("start")
+        assert start["metrics"] == f"http://127.0.0.1:{port}/metrics"
+        assert "headwater ingest" in requests.get(f"{start['spark_ui']}/jobs/", timeout=10).text
+        wait_for(lambda: metrics(port)["headwater_lag_records", first] == 0)
+        seen = metrics(port)
+        assert seen["headwater_records_read_total", second] == 21
+        assert seen["headwater_records_written_total", second] == 21
+        assert seen["headwater_records_failed_total", second, "validation_error"] == 1
+        assert seen["headwater_records_failed_total", second, "schema_error"] == 0
+        assert seen["headwater_batch_seconds_count", second] == len(told("commit", second)) == 1
+        took = seen["headwater_batch_seconds_sum", second]
+        assert 0 < seen["headwater_commit_seconds_sum", second] < took
+        assert seen["headwater_rows_per_second", second] == pytest.approx(21 / took)
+        assert 0 < seen["headwater_seconds_since_last_commit", second] < 120
+        assert seen["headwater_stream_running", second] == 1
+        added = open_catalog(settings).load_table(f"bronze.{second}").inspect.files()
+        assert seen["headwater_commit_files_sum", second] == len(added)
+        assert seen["headwater_commit_bytes_sum", second] == sum(
+            added["file_size_in_bytes"].to_pylist()
+        )
+
+        stopped = run(HEADWATER, "stop", first, env=env)
+        assert stopped.returncode == 0, stopped.stderr
+        assert f"with pid {ingest.pid}" in stopped.stdout
+        assert told("stopped", first)
+        assert "not running" in run(HEADWATER, "stop", first, env=env).stdout
+        send(settings, second, b"the other one goes on")
+        wait_for(lambda: len(told("commit", second)) == 2)
+        assert metrics(port)["headwater_stream_running", first] == 0
+
+        make_again(settings, second)
+        send(settings, second, *[b"word"] * 50)
+        assert ingest.wait(60) == 1
+    finally:
+        ingest.kill()
+        listening.join()
+    (failed,) = told("failed", second)
+    assert "was deleted and created again" in failed["message"]
+    states = {one["stream"]: one["state"] for one in told("summary")}
+    assert states == {first: "stopped", second: "failed"}
+    (error,) = told("error")
+    assert error["message"] == failed["message"].removeprefix("stopped: ")
+
+
+def metrics(port: int) -> dict[tuple[str, ...], float]:
+    text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def test_a_missing_topic_is_named_with_the_next_step(

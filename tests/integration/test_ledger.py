@@ -1,9 +1,7 @@
 """The table says where its stream stands, and refuses a writer who has not seen all of it."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from pyiceberg.table import Table
@@ -15,31 +13,20 @@ from headwater.settings import Settings
 from ingestion import ingest
 from ingestion.ingest import Ingestion
 from ingestion.ledger import next_stamp, position_of_rows, read_position
-from ingestion.stream import Stream, load_streams
-from tests.integration.outside import assert_table_is_topic, land, read_table, send
-
-VALUE = b'{"event_time": "2026-01-05T14:30:00", "ticker": "AAPL", "price": 1}'
-
-
-@pytest.fixture
-def stream(spark: SparkSession) -> Iterator[Stream]:
-    """A stream of its own for each test."""
-    name = f"ledger_{uuid4().hex[:8]}"
-    yield load_streams(["stocks"])[0].model_copy(
-        update={"name": name, "topics": [name], "forward": None}
-    )
-    spark.sql(f"drop table if exists lake.bronze.{name} purge")
+from ingestion.stream import Stream
+from tests.integration.outside import (
+    VALUE,
+    assert_table_is_topic,
+    compact,
+    expire,
+    land,
+    read_table,
+    send,
+)
 
 
 def load(settings: Settings, stream: Stream) -> Table:
     return open_catalog(settings).load_table(stream.table)
-
-
-def compact(spark: SparkSession, stream: Stream) -> None:
-    spark.sql(
-        f"call lake.system.rewrite_data_files(table => '{stream.table}', "
-        "options => map('rewrite-all', 'true'))"
-    )
 
 
 def end(run: Ingestion) -> BaseException | None:
@@ -148,10 +135,7 @@ def test_without_any_mark_the_rows_decide(
     rows = spark.table(f"lake.{stream.table}").collect()
     schema = spark.table(f"lake.{stream.table}").schema
     spark.createDataFrame(rows, schema).writeTo(f"lake.{stream.table}").overwritePartitions()
-    spark.sql(
-        f"call lake.system.expire_snapshots(table => '{stream.table}', "
-        "older_than => timestamp '2100-01-01', retain_last => 1)"
-    )
+    expire(spark, stream)
     send(settings, stream.topics[0], *[VALUE] * 20)
     land(spark, settings, stream)
     assert assert_table_is_topic(settings, stream.table, stream.topics[0]) == 40

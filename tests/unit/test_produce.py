@@ -100,7 +100,7 @@ def compute(row: dict[str, Any], expression: str) -> Any:
         if not isinstance(value, dict)
     }
     columns = ", ".join(f":{name} as {name}" for name in scalars)
-    query = f"select {expression} from (select {columns})"  # noqa: S608
+    query = f"select {expression} from (select {columns})"
     return DATABASE.execute(query, scalars).fetchone()[0]
 
 

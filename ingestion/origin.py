@@ -1,0 +1,177 @@
+"""Where a table's rows come from: its topics, where reading them began, and what was lost of them.
+
+All of it stands in the table's properties. Before each run it is compared with the broker: a topic
+that was made anew, or records that are gone before they were read, stop the stream with a reason.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from headwater.errors import HeadwaterError, TopicChangedError
+from headwater.kafka import (
+    Offsets,
+    begin_offsets,
+    end_offsets,
+    offsets_at,
+    require_broker,
+    topic_ids,
+    topics,
+)
+from headwater.settings import Settings
+from ingestion.stream import Stream
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+START_OFFSETS = "headwater.start-offsets"
+TOPIC_IDS = "headwater.topic-ids"
+GAPS = "headwater.accepted-gaps"
+
+COMMIT_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Offsets that Kafka deleted before they were read, from `first` up to but not `end`."""
+
+    topic: str
+    partition: str
+    first: int
+    end: int
+    accepted_at: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic} partition {self.partition}: offsets {self.first} to {self.end - 1}"
+
+
+def stream_partitions(settings: Settings, stream: Stream) -> dict[str, list[int]]:
+    """The topics of a stream and their partitions; each declared topic must be there."""
+    require_broker(settings)
+    found = topics(settings, stream.reads)
+    missing = [topic for topic in stream.topics if topic not in found]
+    if missing or not found:
+        what = ", ".join(missing) or stream.topic_pattern
+        raise HeadwaterError(
+            f"topic {what} of stream {stream.name} does not exist at {settings.bootstrap_servers}",
+            "create it, or send it some records; `headwater produce` makes some for the streams "
+            "that come with Headwater",
+        )
+    return found
+
+
+def origin(settings: Settings, stream: Stream) -> dict[str, str]:
+    """Where the stream begins, as offsets, settled once: a restart must not settle it anew.
+
+    A topic that does not exist yet begins, whenever it comes, with its first record.
+    """
+    require_broker(settings)
+    partitions = topics(settings, stream.reads)
+    return {
+        START_OFFSETS: json.dumps(_settled(settings, stream, partitions)),
+        TOPIC_IDS: json.dumps(topic_ids(settings, partitions)),
+    }
+
+
+def _settled(settings: Settings, stream: Stream, partitions: dict[str, list[int]]) -> Offsets:
+    match stream.start:
+        case "latest":
+            return end_offsets(settings, partitions)
+        case datetime() as when:
+            return offsets_at(settings, partitions, when)
+    begin = begin_offsets(settings, partitions)
+    named: Offsets = stream.start if isinstance(stream.start, dict) else {}
+    return named | {topic: known | named.get(topic, {}) for topic, known in begin.items()}
+
+
+def start_offsets(table: "Table") -> Offsets:
+    found: Offsets = json.loads(table.properties.get(START_OFFSETS, "{}"))
+    return found
+
+
+def gaps(table: "Table") -> list[Gap]:
+    return [Gap(**one) for one in json.loads(table.properties.get(GAPS, "[]"))]
+
+
+def check_topics(settings: Settings, table: "Table", read: Iterable[str]) -> None:
+    """Refuse topics that were deleted and made again; remember those that are new."""
+    known: dict[str, str] = json.loads(table.properties.get(TOPIC_IDS, "{}"))
+    found = topic_ids(settings, read)
+    for topic, now in found.items():
+        if known.get(topic, now) != now:
+            name = ".".join(table.name()[-2:])
+            raise TopicChangedError(
+                f"topic {topic} was deleted and created again since {name} was filled from it "
+                f"(its id was {known[topic]} and is {now}): its offsets begin anew, so its records "
+                "cannot be told from those in the table",
+                "give the stream another name, and so a new table; or send the new records to a "
+                f"topic of another name; or drop {name} if its rows are not needed",
+            )
+    if found.keys() - known.keys():
+        _set_properties(table, {TOPIC_IDS: json.dumps(found | known)})
+
+
+def next_offsets(
+    settings: Settings, stream: Stream, table: "Table", position: Offsets, accept: bool
+) -> tuple[Offsets, list[Gap]]:
+    """Where to go on in each partition there is, and the gaps that were accepted for it.
+
+    A topic that the table knows nothing of begins with its oldest record. A partition that was
+    added to a known topic begins with offset 0.
+    """
+    partitions = stream_partitions(settings, stream)
+    check_topics(settings, table, partitions)
+    begin, end = begin_offsets(settings, partitions), end_offsets(settings, partitions)
+    found: Offsets = {topic: {} for topic in partitions}
+    lost = []
+    for topic, ends in end.items():
+        known = position.get(topic)
+        for one, last in ends.items():
+            oldest = begin[topic][one]
+            at = known.get(one, 0) if known else oldest
+            if at > last:
+                raise TopicChangedError(
+                    f"{stream.table} holds {topic} partition {one} up to offset {at - 1}, but the "
+                    f"topic ends at {last - 1}: the broker has lost records",
+                    "bring the broker's data back; or give the stream another name, and so a new "
+                    "table",
+                )
+            if at < oldest:
+                lost.append(Gap(topic, one, at, oldest, datetime.now(UTC).isoformat()))
+            found[topic][one] = max(at, oldest)
+    if lost and not accept:
+        raise TopicChangedError(
+            f"Kafka has deleted records of stream {stream.name} before they were read:\n"
+            + "\n".join(f"  {gap} ({gap.end - gap.first:,})" for gap in lost),
+            "bring them back if you can; or go on without them, and let the table remember the "
+            f"gap: headwater ingest {stream.name} --accept-gaps",
+        )
+    if lost:
+        _set_properties(table, {GAPS: json.dumps([asdict(gap) for gap in (*gaps(table), *lost)])})
+    return found, lost
+
+
+def without_gaps(position: Offsets, accepted: Iterable[Gap]) -> Offsets:
+    """The position, moved behind the gaps that begin at or before it."""
+    moved = {topic: dict(known) for topic, known in position.items()}
+    for gap in sorted(accepted, key=lambda gap: gap.first):
+        known = moved.setdefault(gap.topic, {})
+        if gap.first <= known.get(gap.partition, 0) < gap.end:
+            known[gap.partition] = gap.end
+    return moved
+
+
+def _set_properties(table: "Table", properties: dict[str, str]) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+
+    for attempt in range(COMMIT_ATTEMPTS):
+        try:
+            with table.transaction() as transaction:
+                transaction.set_properties(properties)
+            return
+        except CommitFailedException:  # a compaction, say, was quicker
+            if attempt == COMMIT_ATTEMPTS - 1:
+                raise
+            table.refresh()

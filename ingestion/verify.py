@@ -1,0 +1,219 @@
+"""Is each record of the topics in the table exactly once, as it was sent?
+
+The table is compared with a committed read of its topics, record by record, through pyiceberg and a
+plain Kafka consumer: neither Spark nor anything else that wrote the table takes part. Offsets may
+have holes (transactions, compaction), so nothing is concluded from their arithmetic.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import HeadwaterError
+from headwater.kafka import begin_offsets, committed_records, is_compacted
+from headwater.settings import Settings
+from ingestion.bronze import HEADERS
+from ingestion.ledger import COORDINATES, read_position
+from ingestion.origin import Gap, check_topics, gaps, start_offsets, stream_partitions
+from ingestion.stream import Stream
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+REPORT_EVERY = 10_000
+
+Span = tuple[int, int]  # first and last offset, of records that follow one another
+
+
+@dataclass
+class PartitionCheck:
+    """What was found in one partition. The lists hold offsets."""
+
+    topic: str
+    partition: int
+    checked: int = 0  # records that are in the table once, with equal content
+    missing: list[int] = field(default_factory=list)
+    doubled: list[int] = field(default_factory=list)
+    different: list[int] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)  # in the table, but no committed record
+    gone: int = 0  # rows whose records retention or compaction has deleted since
+
+    @property
+    def problems(self) -> dict[str, list[Span]]:
+        """What is wrong, with the offsets as ranges."""
+        found = {
+            "missing in the table": self.missing,
+            "in the table more than once": self.doubled,
+            "not as it was sent": self.different,
+            "not a committed record of the topic": self.unknown,
+        }
+        return {what: spans(offsets) for what, offsets in found.items() if offsets}
+
+
+@dataclass(frozen=True)
+class Verified:
+    partitions: list[PartitionCheck]
+    gaps: list[Gap]
+    strangers: int  # rows of partitions that the position does not know
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.strangers and not any(one.problems for one in self.partitions)
+
+
+def spans(offsets: Iterable[int]) -> list[Span]:
+    """Sorted offsets as ranges of neighbours."""
+    found: list[Span] = []
+    for offset in sorted(offsets):
+        if found and offset <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], offset)
+        else:
+            found.append((offset, offset))
+    return found
+
+
+def verify(
+    settings: Settings, stream: Stream, table: "Table", report: Callable[[int, int], None]
+) -> Verified:
+    """Compare the table as it is now with its topics, up to the position that it names.
+
+    `report` gets how many offsets were compared, and of how many. A running stream is no obstacle:
+    what it commits meanwhile lies behind the position.
+    """
+    partitions = stream_partitions(settings, stream)
+    check_topics(settings, table, partitions)
+    start, position = start_offsets(table), read_position(table).offsets
+    begin = begin_offsets(settings, partitions)
+    places = [(topic, one) for topic in position for one in position[topic]]
+    away = sorted({topic for topic, _ in places if topic not in partitions})
+    if away:
+        raise HeadwaterError(
+            f"topic {', '.join(away)} is gone, and {stream.table} has rows of it",
+            "there is nothing left to compare them with",
+        )
+    total = sum(max(position[topic][one] - begin[topic][one], 0) for topic, one in places)
+    counted = Counted(report, total)
+    found = []
+    for topic, one in places:
+        check = PartitionCheck(topic, int(one))
+        records = committed_records(
+            settings, topic, int(one), begin[topic][one], position[topic][one]
+        )
+        rows = _rows(table, topic, int(one), stream.headers)
+        wanted_from = start.get(topic, {}).get(one, 0)
+        left = _merge(check, rows, counted(records), stream.headers, wanted_from)
+        # What is left has no record. It may have gone while the topic was read.
+        oldest = begin_offsets(settings, {topic: [int(one)]})[topic][one]
+        newest = position[topic][one] if is_compacted(settings, topic) else oldest
+        check.gone = sum(offset < max(oldest, newest) for offset in left)
+        check.unknown = [offset for offset in left if offset >= max(oldest, newest)]
+        found.append(check)
+    report(total, total)
+    return Verified(found, gaps(table), _strangers(table, places))
+
+
+class Counted:
+    """Reports how many records have passed."""
+
+    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
+        self._report = report
+        self._total = total
+        self._done = 0
+
+    def __call__(self, records: Iterable[Any]) -> Iterator[Any]:
+        for record in records:
+            self._done += 1
+            if self._done % REPORT_EVERY == 0:
+                self._report(self._done, self._total)
+            yield record
+
+
+def _merge(
+    check: PartitionCheck,
+    rows: Iterator[tuple[int, int]],
+    records: Iterable[Any],
+    headers: bool,
+    wanted_from: int,
+) -> list[int]:
+    """Walk rows and records side by side, both in the order of their offsets.
+
+    Returns the offsets of rows that have no record.
+    """
+    left: list[int] = []
+    row = next(rows, None)
+    for record in records:
+        offset = record.offset()
+        while row and row[0] < offset:
+            left.append(row[0])
+            row = next(rows, None)
+        if row is None or row[0] > offset:
+            if offset >= wanted_from:  # older ones are there only after a backfill
+                check.missing.append(offset)
+            continue
+        plain = hash((record.timestamp()[1], record.key(), record.value()))
+        pairs = tuple(record.headers() or ()) if headers else ()
+        expected = {hash((plain, pairs)), hash((plain, ()))} if headers else {plain}
+        if row[1] in expected:  # rows that landed before the stream kept headers have none
+            check.checked += 1
+        else:
+            check.different.append(offset)
+        row = next(rows, None)
+        while row and row[0] == offset:
+            check.doubled.append(offset)
+            row = next(rows, None)
+    while row:
+        left.append(row[0])
+        row = next(rows, None)
+    check.doubled += [one for one, other in pairwise(left) if one == other]
+    return left
+
+
+def _rows(table: "Table", topic: str, partition: int, headers: bool) -> Iterator[tuple[int, int]]:
+    """The rows of one partition by offset, each with a hash of what the record was.
+
+    Sixteen bytes a row are held in memory.
+    """
+    import pyarrow as pa
+
+    columns = ("_kafka_offset", "_kafka_timestamp", "_kafka_key", "_kafka_value")
+    scan = table.scan(
+        _inside(topic, partition), selected_fields=(*columns, *((HEADERS.name,) if headers else ()))
+    )
+    pieces = []
+    for batch in scan.to_arrow_batch_reader():
+        stamps = batch["_kafka_timestamp"].cast("int64").to_pylist()
+        keys, values = batch["_kafka_key"].to_pylist(), batch["_kafka_value"].to_pylist()
+        hashes = [
+            hash((stamp // 1000, key, value))
+            for stamp, key, value in zip(stamps, keys, values, strict=True)
+        ]
+        if headers:
+            hashes = [
+                hash((plain, tuple((one["key"], one["value"]) for one in pairs or ())))
+                for plain, pairs in zip(hashes, batch[HEADERS.name].to_pylist(), strict=True)
+            ]
+        pieces.append(
+            pa.table([batch["_kafka_offset"], pa.array(hashes, "int64")], ["offset", "hash"])
+        )
+    if not pieces:
+        return
+    for piece in pa.concat_tables(pieces).sort_by("offset").to_batches(REPORT_EVERY):
+        yield from zip(piece["offset"].to_pylist(), piece["hash"].to_pylist(), strict=True)
+
+
+def _strangers(table: "Table", places: list[tuple[str, str]]) -> int:
+    """Rows of topics and partitions that the table's own position does not know."""
+    from pyiceberg.expressions import AlwaysTrue, And, Not
+
+    outside: Any = AlwaysTrue()
+    for topic, one in places:
+        outside = And(outside, Not(_inside(topic, int(one))))
+    return int(table.scan(outside, selected_fields=COORDINATES).count())
+
+
+def _inside(topic: str, partition: int) -> Any:
+    from pyiceberg.expressions import And, EqualTo
+
+    equal: Any = EqualTo
+    return And(equal(COORDINATES[0], topic), equal(COORDINATES[1], partition))
