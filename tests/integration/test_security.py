@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -305,6 +306,7 @@ def test_no_secret_shows_anywhere_while_ingestion_runs(
         assert ingest.poll() is None
         seen["status"] = run(HEADWATER, "status", "--json", env=env).stdout
         seen |= _ui(ingest.pid)
+        seen |= _files(settings.home)  # the checkpoint is there only while it runs
         seen["processes"] = "\n".join(
             " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])
         )
@@ -317,9 +319,7 @@ def test_no_secret_shows_anywhere_while_ingestion_runs(
         variable = f"HEADWATER_KAFKA_{wrong}"
         done = run(HEADWATER, *command, env=env | {variable: env[variable] + "-wrong"})
         seen[f"{command}, {wrong}"] = done.stdout + done.stderr
-    for file in settings.home.rglob("*"):
-        if file.is_file():
-            seen[str(file.relative_to(settings.home))] = file.read_text(errors="replace")
+    seen |= {f"{file}, afterwards": text for file, text in _files(settings.home).items()}
     # The search sees what it shall see.
     assert '"running": true' in seen["status"]
     assert name in seen["StreamingQuery/"]
@@ -327,6 +327,7 @@ def test_no_secret_shows_anywhere_while_ingestion_runs(
     assert str(settings.home) in seen["processes"]
     assert "ingest/spark.properties" in seen
     assert "logs/ingest.log" in seen
+    assert any(where.startswith("checkpoints/") for where in seen)
     shown = [where for where, text in seen.items() if password in text or key_password in text]
     assert shown == []
 
@@ -335,6 +336,14 @@ def _has_rows(settings: Settings, name: str) -> bool:
     catalog = open_catalog(settings)
     table = f"bronze.{name}"
     return catalog.table_exists(table) and bool(catalog.load_table(table).snapshots())
+
+
+def _files(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # a folder, or a file that is gone by now
+            found[str(file.relative_to(folder))] = file.read_text(errors="replace")
+    return found
 
 
 def _ui(pid: int) -> dict[str, str]:
