@@ -42,6 +42,8 @@ def needed_sets(settings: Settings) -> list[str]:
     sets = ["spark"]
     if settings.warehouse_location.startswith("s3"):
         sets.append("s3")
+    if settings.uses_msk_iam:
+        sets.append("msk")
     if settings.kafka_bootstrap_servers is None:
         sets.append("kafka")
     return sets

@@ -1,13 +1,16 @@
 """The Kafka client: who answers, which topics there are, where they end."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from headwater.broker_trouble import Trouble, explain
 from headwater.errors import HeadwaterError
+from headwater.security import librdkafka_options
 from headwater.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ OFFSET_ATTEMPTS = 5
 PAUSE_SECONDS = 0.5
 QUIET_SECONDS = 60
 CONSUME_AT_ONCE = 5_000
+LOOK_HINT = "see how the broker does: headwater status"
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -26,36 +30,63 @@ def client_options(settings: Settings) -> dict[str, Any]:
         "bootstrap.servers": settings.bootstrap_servers,
         "log_level": 0,  # errors reach people as messages, not as library lines
         "socket.timeout.ms": TIMEOUT_SECONDS * 1000,
+        **librdkafka_options(settings),
     }
 
 
-@cache
 def admin(settings: Settings) -> "AdminClient":
+    client, _ = _admin(settings)
+    client.poll(0)  # hands over what it has to report, which would pile up otherwise
+    return client
+
+
+@cache
+def _admin(settings: Settings) -> tuple["AdminClient", deque[Any]]:
+    """A client, and the newest errors of its connections: its calls just time out."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient(client_options(settings))
+    errors: deque[Any] = deque(maxlen=20)
+    return AdminClient(client_options(settings) | {"error_cb": errors.appendleft}), errors
 
 
 def broker_problem(settings: Settings, timeout: float = 2) -> str | None:
     """Why the broker does not answer, or None when it does."""
-    from confluent_kafka import KafkaException
+    trouble = broker_trouble(settings, timeout)
+    if trouble and settings.kafka_bootstrap_servers:
+        return f"{trouble.problem}; {trouble.hint}"
+    return trouble.problem if trouble else None
 
+
+def broker_trouble(settings: Settings, timeout: float = 2) -> Trouble | None:
+    """Why the broker does not answer, with the next step. What it refuses is told at once."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    end = time.monotonic() + timeout
     try:
-        admin(settings).list_topics(timeout=timeout)
-    except KafkaException as error:
-        return f"no Kafka broker answers at {settings.bootstrap_servers} ({error.args[0].str()})"
-    return None
+        client, errors = _admin(settings)
+    except HeadwaterError as error:
+        return Trouble(error.message, error.hint)
+    except KafkaException as error:  # a certificate or key that cannot be used
+        return explain(settings, [error.args[0].str()], error.args[0].str())
+    while True:
+        try:
+            client.list_topics(timeout=max(0.1, min(0.5, end - time.monotonic())))
+            errors.clear()
+            return None
+        except KafkaException as error:
+            client.poll(0)
+            refused = any(
+                one.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+                or "SSL alert" in one.str()
+                for one in errors
+            )
+            if refused or time.monotonic() >= end:
+                return explain(settings, [one.str() for one in errors], error.args[0].str())
 
 
 def require_broker(settings: Settings) -> None:
-    if problem := broker_problem(settings, timeout=5):
-        raise HeadwaterError(problem, _broker_hint(settings))
-
-
-def _broker_hint(settings: Settings) -> str:
-    if settings.kafka_bootstrap_servers:
-        return "check HEADWATER_KAFKA_BOOTSTRAP_SERVERS and that the broker runs"
-    return "run: headwater up"
+    if trouble := broker_trouble(settings, timeout=5):
+        raise HeadwaterError(*trouble)
 
 
 def ensure_topic(settings: Settings, topic: str, partitions: int = 4) -> None:
@@ -69,7 +100,8 @@ def ensure_topic(settings: Settings, topic: str, partitions: int = 4) -> None:
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise HeadwaterError(
-                f"topic {topic} could not be created: {error.args[0].str()}", _broker_hint(settings)
+                f"topic {topic} could not be created: {error.args[0].str()}",
+                "check the broker's log, and that this user may create topics",
             ) from error
 
 
@@ -101,7 +133,7 @@ def topic_ids(settings: Settings, names: Iterable[str]) -> dict[str, str]:
         raise HeadwaterError(
             f"topic {', '.join(wanted)} at {settings.bootstrap_servers} could not be described: "
             f"{error.args[0].str()}",
-            _broker_hint(settings),
+            LOOK_HINT,
         ) from error
 
 
@@ -137,7 +169,7 @@ def offsets(settings: Settings, partitions: dict[str, list[int]], spec: Any) -> 
         raise HeadwaterError(
             f"{settings.bootstrap_servers} does not tell the offsets of {', '.join(partitions)}: "
             f"{problem.args[0].str()}",
-            _broker_hint(settings),
+            LOOK_HINT,
         ) from problem
     return {topic: {} for topic in partitions}
 
@@ -230,13 +262,13 @@ def committed_records(
                 else:
                     raise HeadwaterError(
                         f"{topic} partition {partition} could not be read: {error.str()}",
-                        _broker_hint(settings),
+                        LOOK_HINT,
                     )
             if time.monotonic() - quiet_since > QUIET_SECONDS:
                 raise HeadwaterError(
                     f"{topic} partition {partition} gave no record for {QUIET_SECONDS} s, and "
                     f"offset {end - 1} was not reached",
-                    _broker_hint(settings),
+                    LOOK_HINT,
                 )
     finally:
         consumer.close()

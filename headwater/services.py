@@ -301,28 +301,41 @@ def _spawn(
 
 
 def _start_kafka(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
-    jars = classpath(ensure_jars(settings, ["kafka"]))
-    log4j = Path(__file__).with_name("log4j2-kafka.properties")
-    java = [str(find_java().command), "-Xmx512m", *FAST_START.split()]
-    java += [f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
-    data = folder / "data"
+    properties = broker_properties(folder, {"PLAINTEXT": settings.kafka_port})
+    return start_broker(settings, folder, properties)
+
+
+def broker_properties(folder: Path, ports: dict[str, int]) -> dict[str, str]:
+    """A broker that is its own controller, with one loopback listener a security protocol."""
+    listeners = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
     controller = _free_port()
-    properties = {
+    return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{settings.kafka_port},"
-        f"CONTROLLER://{LOOPBACK}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{settings.kafka_port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": str(data),
+        "listeners": f"{listeners},CONTROLLER://{LOOPBACK}:{controller}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in ports)
+        + ",CONTROLLER:PLAINTEXT",
+        "log.dirs": str(folder / "data"),
         "num.partitions": "4",
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
+
+
+def start_broker(
+    settings: Settings, folder: Path, properties: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a broker in this folder, whose data folder is prepared when it is new."""
+    jars = classpath(ensure_jars(settings, ["kafka"]))
+    log4j = Path(__file__).with_name("log4j2-kafka.properties")
+    java = [str(find_java().command), "-Xmx512m", *FAST_START.split()]
+    java += [f"-Dlog4j2.configurationFile={log4j}", "-cp", jars]
+    data = folder / "data"
     config = folder / "server.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     if not (data / "meta.properties").exists():

@@ -1,7 +1,9 @@
 """All settings, read once from the environment and `.env`. Nothing else reads either."""
 
+import base64
 import difflib
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +33,15 @@ def _absolute(path: Path) -> Path:
 
 LocalPath = Annotated[Path, AfterValidator(lambda path: _absolute(path.expanduser()))]
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _one_line(secret: SecretStr) -> SecretStr:
+    if re.search(r"[\r\n]", secret.get_secret_value()):
+        raise ValueError("must be one line; a line break often comes with a secret from a file")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_one_line)]
 
 
 class Settings(BaseSettings):
@@ -63,6 +74,36 @@ class Settings(BaseSettings):
         pattern=r"^[^\s:,]+:\d+(,[^\s:,]+:\d+)*$",
         description="host:port list of your Kafka brokers. "
         "When unset, `headwater up` starts a broker of its own.",
+    )
+    kafka_security_protocol: Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"] = Field(
+        "PLAINTEXT",
+        description="How your brokers are reached: `PLAINTEXT`, `SASL_PLAINTEXT`, `SSL` or "
+        "`SASL_SSL`.",
+    )
+    kafka_sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "AWS_MSK_IAM"] | None
+    ) = Field(
+        None,
+        description="How your brokers ask for a login: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` "
+        "or `AWS_MSK_IAM`. When all of them have port 9098 and no security is set: `AWS_MSK_IAM`.",
+    )
+    kafka_username: str | None = Field(None, description="User name at Kafka.")
+    kafka_password: Secret | None = Field(
+        None, description="Password at Kafka. Environment only, never in a file."
+    )
+    kafka_ca_file: LocalPath | None = Field(
+        None,
+        description="PEM file of the authority that signed the brokers' certificates. "
+        "When unset, those that the system trusts.",
+    )
+    kafka_certificate_file: LocalPath | None = Field(
+        None, description="PEM file of your certificate and its chain, for mutual TLS."
+    )
+    kafka_key_file: LocalPath | None = Field(
+        None, description="PEM file (PKCS#8) of the private key of that certificate."
+    )
+    kafka_key_password: Secret | None = Field(
+        None, description="Password of that key. Environment only, never in a file."
     )
     streams: LocalPath = Field(
         Path("ingestion/streams"),
@@ -141,6 +182,14 @@ class Settings(BaseSettings):
         return self.kafka_bootstrap_servers or f"127.0.0.1:{self.kafka_port}"
 
     @property
+    def uses_msk_iam(self) -> bool:
+        """Amazon MSK with IAM: asked for, or told by its port when nothing else is."""
+        if self.model_fields_set & {name for name in SECURITY if getattr(self, name) is not None}:
+            return self.kafka_sasl_mechanism == "AWS_MSK_IAM"
+        servers = (self.kafka_bootstrap_servers or "").split(",")
+        return all(server.endswith(":9098") for server in servers)
+
+    @property
     def thrift_address(self) -> tuple[str, int]:
         return self.thrift_host or "127.0.0.1", self.thrift_port
 
@@ -155,6 +204,18 @@ class Settings(BaseSettings):
     @property
     def logs(self) -> Path:
         return self.home / "logs"
+
+
+SECURITY = (
+    "kafka_security_protocol",
+    "kafka_sasl_mechanism",
+    "kafka_username",
+    "kafka_password",
+    "kafka_ca_file",
+    "kafka_certificate_file",
+    "kafka_key_file",
+    "kafka_key_password",
+)
 
 
 def variable(field: str) -> str:
@@ -190,19 +251,109 @@ def load(dotenv: Path) -> Settings:
         loaded = Settings(_env_file=dotenv)
     except ValidationError as error:
         problems += [
-            f"{variable(str(detail['loc'][0]))} is {detail['input']!r}, but {_allowed(detail)}"
+            f"{variable(str(detail['loc'][0]))} is {_shown(detail)}, but {_allowed(detail)}"
             for detail in error.errors()
         ]
     if loaded and loaded.catalog_type == "rest" and not loaded.catalog_uri:
         problems.append(
             "HEADWATER_CATALOG_URI is not set, and HEADWATER_CATALOG_TYPE=rest needs it"
         )
+    if loaded:
+        problems += security_problems(loaded)
     if loaded is None or problems:
         raise SettingsError(
             "\n".join(problems),
             "correct or unset the variable; .env.example lists every setting",
         )
     return loaded
+
+
+def security_problems(settings: Settings) -> list[str]:
+    """What is missing or contradicts itself in how Kafka is reached, each with the next step."""
+    given = {variable(name): getattr(settings, name) for name in SECURITY}
+    there = [name for name, value in given.items() if value not in (None, "PLAINTEXT")]
+    protocol, mechanism, user, password, ca, certificate, key, key_password = given
+    if there and not settings.kafka_bootstrap_servers:
+        return [
+            f"{', '.join(there)} is set, but HEADWATER_KAFKA_BOOTSTRAP_SERVERS is not, and the "
+            "broker that `headwater up` starts has no security: name your brokers, or unset it"
+        ]
+    iam = settings.uses_msk_iam
+    spoken = "SASL_SSL" if iam else settings.kafka_security_protocol
+    sasl, tls = spoken.startswith("SASL"), spoken.endswith("SSL")
+    login = settings.kafka_sasl_mechanism if not iam else None
+    wrong = [
+        (
+            iam
+            and "kafka_security_protocol" in settings.model_fields_set
+            and settings.kafka_security_protocol != "SASL_SSL",
+            f"{protocol} is {settings.kafka_security_protocol}, but {mechanism}=AWS_MSK_IAM needs "
+            "SASL_SSL: set that, or unset it",
+        ),
+        (
+            sasl and not iam and not login,
+            f"{mechanism} is not set, and {protocol}={spoken} needs it: set it to PLAIN, "
+            "SCRAM-SHA-256, SCRAM-SHA-512 or AWS_MSK_IAM",
+        ),
+        (
+            bool(login) and not sasl,
+            f"{mechanism} is {login}, but {protocol} is {spoken}: set that to SASL_SSL (or "
+            f"SASL_PLAINTEXT), or unset {mechanism}",
+        ),
+    ]
+    for name in (user, password):
+        wrong += [
+            (bool(login) and given[name] is None, f"{name} is not set, and {login} needs it"),
+            (iam and given[name] is not None, f"{name} is set, but IAM takes AWS's own: unset it"),
+            (
+                not sasl and not login and given[name] is not None,
+                f"{name} is set, but {protocol} is {spoken}: set that to SASL_SSL, and {mechanism}",
+            ),
+        ]
+    for name, needed in ((certificate, key), (key, certificate), (key_password, key)):
+        missing = given[name] is not None and given[needed] is None
+        wrong.append((missing, f"{name} is set, but {needed} is not: set both or none"))
+    for name in (ca, certificate, key):
+        useless = given[name] is not None and not tls
+        wrong.append(
+            (useless, f"{name} is set, but {protocol} is {spoken}: set that to SSL or SASL_SSL")
+        )
+    problems = [text for happens, text in wrong if happens]
+    for name in (ca, certificate, key):
+        if given[name] is not None and (problem := _pem_problem(given[name], name == key)):
+            problems.append(f"{name} is {given[name]}, {problem}")
+    return problems
+
+
+PBES2 = bytes.fromhex("06092a864886f70d01050d")  # its name in the file
+
+
+def _pem_problem(file: Path, is_key: bool) -> str | None:
+    try:
+        text = file.read_text(errors="replace")
+    except OSError as error:
+        return (
+            f"which cannot be read ({error.strerror}): correct the path, or let this user read it"
+        )
+    if re.search(r"[:{}]", str(file)):
+        return "whose path holds `:`, `{` or `}`, which Kafka's Java client cannot read: move it"
+    if not is_key and "-----BEGIN CERTIFICATE-----" not in text:
+        return "which holds no PEM certificate: convert it with `openssl x509 -outform PEM`"
+    if is_key and not re.search("-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", text):
+        return "which holds no PKCS#8 key in PEM: convert it with `openssl pkcs8 -topk8`"
+    if is_key and PBES2 in _first_bytes(text):
+        return (
+            "whose encryption (PBES2) Kafka's Java client cannot open: convert it with `openssl "
+            "pkcs8 -topk8 -v1 PBE-SHA1-3DES`, or leave it unencrypted where only you can read it"
+        )
+    return None
+
+
+def _first_bytes(pem: str) -> bytes:
+    """Enough of an encrypted key to see how it is encrypted."""
+    body = pem.partition("BEGIN ENCRYPTED PRIVATE KEY-----")[2].partition("-")[0]
+    letters = re.sub(r"[^A-Za-z0-9+/]", "", body)[:64]
+    return base64.b64decode(letters[: len(letters) // 4 * 4])
 
 
 def is_secret(field: FieldInfo) -> bool:
@@ -216,6 +367,13 @@ def _unknown(name: str, where: str, known: list[str]) -> str:
     )
 
 
+def _shown(detail: Any) -> str:
+    """A refused value for a message, without what nobody should read there."""
+    if is_secret(Settings.model_fields[str(detail["loc"][0])]):
+        return "a secret"
+    return re.sub(r"[^/,']*@", "...@", repr(detail["input"]))
+
+
 def _allowed(detail: Any) -> str:
     context, name = detail.get("ctx", {}), str(detail["loc"][0])
     match detail["type"]:
@@ -226,7 +384,7 @@ def _allowed(detail: Any) -> str:
         case "string_pattern_mismatch":
             return f"must look like {EXAMPLES[name]}"
         case _:
-            return str(detail["msg"])
+            return str(detail["msg"]).removeprefix("Value error, ")
 
 
 EXAMPLES = {
@@ -244,6 +402,11 @@ def java_home() -> Path | None:
     """The JDK that JAVA_HOME names, as Spark's launcher reads it."""
     value = os.environ.get("JAVA_HOME")
     return Path(value) if value else None
+
+
+def aws_region() -> str | None:
+    """The region that the standard AWS variables name."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 def child_environment(**extra: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import HeadwaterError
 from headwater.jars import classpath, ensure_jars, needed_sets, pyspark_home
 from headwater.java import find_java
+from headwater.security import java_environment
 from headwater.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
     properties["spark.sql.variant.allowDuplicateKeys"] = "true"
     properties["spark.app.name"] = f"headwater {name}"
     file = write_properties(settings.home / name, properties)
-    os.environ.update(spark_environment(settings))
+    os.environ.update(spark_environment(settings) | java_environment(settings))
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
 
     from pyspark.errors import PySparkException

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from headwater.catalog import open_catalog
 from headwater.errors import HeadwaterError, SparkGoneError
 from headwater.kafka import Offsets, ensure_topic, lag
+from headwater.security import spark_options
 from headwater.settings import Settings
 from ingestion.bronze import ERROR_TYPES, ensure_table
 from ingestion.decode import UNDECLARED, check_stream, decode
@@ -91,7 +92,7 @@ class Landing:
         """A batch or streaming reader of Kafka, with what both need."""
         return (
             reader.format("kafka")
-            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+            .options(**spark_options(self._settings))
             .option("kafka.isolation.level", "read_committed")
             .option("includeHeaders", str(self.stream.headers).lower())
         )
@@ -144,7 +145,7 @@ class Landing:
         (
             valid.selectExpr(*(f"_kafka_{name} as {name}" for name in columns))
             .write.format("kafka")
-            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+            .options(**spark_options(self._settings))
             .option("includeHeaders", str(self.stream.headers).lower())
             .option("topic", self.stream.forward.topic)
             .save()

@@ -88,3 +88,153 @@ def test_dbt_profile_has_the_defaults_of_the_settings() -> None:
     default = Settings.model_fields["thrift_port"].default
     assert f"env_var('HEADWATER_THRIFT_PORT', '{default}')" in local["port"]
     assert "env_var('HEADWATER_THRIFT_HOST', '127.0.0.1')" in local["host"]
+
+
+BROKERS = {"KAFKA_BOOTSTRAP_SERVERS": "broker:9093"}
+LOGIN = {"KAFKA_USERNAME": "me", "KAFKA_PASSWORD": "hidden-one"}
+SCRAM = {"KAFKA_SASL_MECHANISM": "SCRAM-SHA-512", **LOGIN}
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMAo=\n-----END CERTIFICATE-----\n"
+KEY = "-----BEGIN PRIVATE KEY-----\nMAo=\n-----END PRIVATE KEY-----\n"
+# The first bytes of a key as `openssl pkcs8 -topk8` encrypts it by default.
+MODERN_KEY = KEY.replace("PRIVATE", "ENCRYPTED PRIVATE").replace("MAo=", "MIHeMEkGCSqGSIb3DQEFDTA8")
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(f"HEADWATER_{name}", value)
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> Path:
+    """A folder of files as the settings want them, and some that they do not."""
+    files = {"ca": CERTIFICATE, "key": KEY, "rsa": KEY.replace("PRIVATE", "RSA PRIVATE")}
+    for name, text in (files | {"modern": MODERN_KEY, "a:b": CERTIFICATE}).items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "step"),
+    [
+        ({"KAFKA_SECURITY_PROTOCOL": "SASL_SSL"}, "SASL_MECHANISM is not set", "SCRAM-SHA-512"),
+        (SCRAM, "SASL_MECHANISM is SCRAM-SHA-512", "SASL_SSL"),
+        (LOGIN, "KAFKA_PASSWORD is set", "KAFKA_SECURITY_PROTOCOL is PLAINTEXT"),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "KAFKA_SASL_MECHANISM": "PLAIN"},
+            "KAFKA_USERNAME is not set",
+            "KAFKA_PASSWORD is not set",
+        ),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_SASL_MECHANISM": "AWS_MSK_IAM"},
+            "KAFKA_SECURITY_PROTOCOL is SSL",
+            "needs SASL_SSL",
+        ),
+        ({"KAFKA_SASL_MECHANISM": "AWS_MSK_IAM", **LOGIN}, "KAFKA_USERNAME is set", "unset it"),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_CERTIFICATE_FILE": "{pem}/ca"},
+            "KAFKA_CERTIFICATE_FILE is set",
+            "KAFKA_KEY_FILE is not",
+        ),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_KEY_PASSWORD": "hidden-two"},
+            "KAFKA_KEY_PASSWORD is set",
+            "KAFKA_KEY_FILE is not",
+        ),
+        ({"KAFKA_CA_FILE": "{pem}/ca"}, "KAFKA_CA_FILE is set", "set that to SSL or SASL_SSL"),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_CA_FILE": "{pem}/gone"},
+            "/gone, which cannot be read (No such file",
+            "correct the path",
+        ),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_CA_FILE": "{pem}/key"},
+            "holds no PEM certificate",
+            "openssl x509",
+        ),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_CA_FILE": "{pem}/a:b"},
+            "whose path holds",
+            "move it",
+        ),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_KEY_FILE": "{pem}/rsa"},
+            "holds no PKCS#8 key",
+            "openssl pkcs8 -topk8",
+        ),
+        (
+            {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_KEY_FILE": "{pem}/modern"},
+            "PBES2",
+            "-v1 PBE-SHA1-3DES",
+        ),
+    ],
+)
+def test_half_a_security_is_refused_with_the_next_step(
+    dotenv: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pem: Path,
+    values: dict[str, str],
+    named: str,
+    step: str,
+) -> None:
+    set_all(monkeypatch, BROKERS | {name: text.format(pem=pem) for name, text in values.items()})
+    message = refused(dotenv)
+    assert named in message
+    assert step in message
+    assert "hidden" not in message
+
+
+def test_the_local_broker_takes_no_security(dotenv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {"KAFKA_SECURITY_PROTOCOL": "SASL_SSL", **SCRAM})
+    message = refused(dotenv)
+    assert "HEADWATER_KAFKA_BOOTSTRAP_SERVERS is not" in message
+    assert "hidden-one" not in message
+
+
+def test_whole_combinations_are_taken(
+    dotenv: Path, monkeypatch: pytest.MonkeyPatch, pem: Path
+) -> None:
+    files = {"CERTIFICATE_FILE": pem / "ca", "KEY_FILE": pem / "key", "CA_FILE": pem / "ca"}
+    tls = {f"KAFKA_{name}": str(file) for name, file in files.items()}
+    set_all(monkeypatch, BROKERS | {"KAFKA_SECURITY_PROTOCOL": "SASL_SSL", **SCRAM, **tls})
+    settings = load(dotenv)
+    assert settings.kafka_key_file == pem / "key"
+    assert "hidden-one" not in repr(settings)
+
+
+def test_a_message_never_shows_a_secret(dotenv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(
+        monkeypatch,
+        {
+            "KAFKA_PASSWORD": "hidden-one\n",
+            "SCHEMA_REGISTRY_URL": "https://me:hidden-two@registry.example.com",
+            "KAFKA_BOOTSTRAP_SERVERS": "me:hidden-three@broker:9092",
+        },
+    )
+    message = refused(dotenv)
+    assert "HEADWATER_KAFKA_PASSWORD is a secret, but must be one line" in message
+    assert "registry.example.com" in message
+    assert "hidden" not in message
+
+
+def test_a_password_in_dotenv_is_refused(dotenv: Path) -> None:
+    dotenv.write_text("HEADWATER_KAFKA_PASSWORD=hidden-one\n")
+    message = refused(dotenv)
+    assert "HEADWATER_KAFKA_PASSWORD (in .env) is a secret" in message
+    assert "hidden-one" not in message
+
+
+@pytest.mark.parametrize(
+    ("values", "iam"),
+    [
+        ({"KAFKA_BOOTSTRAP_SERVERS": "b-1:9098,b-2:9098"}, True),
+        ({"KAFKA_BOOTSTRAP_SERVERS": "b-1:9098,b-2:9092"}, False),
+        ({"KAFKA_BOOTSTRAP_SERVERS": "b-1:9098", "KAFKA_SECURITY_PROTOCOL": "PLAINTEXT"}, False),
+        ({"KAFKA_BOOTSTRAP_SERVERS": "b-1:9092", "KAFKA_SASL_MECHANISM": "AWS_MSK_IAM"}, True),
+        ({}, False),
+    ],
+)
+def test_iam_is_told_by_its_name_or_its_port(
+    dotenv: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, str], iam: bool
+) -> None:
+    set_all(monkeypatch, values)
+    assert load(dotenv).uses_msk_iam is iam
