@@ -59,8 +59,9 @@ test-slow: $(READY) ## the longer cases
 	@$(BIN)/pytest -m slow
 
 .PHONY: bench
-bench: $(READY) ## measure ingestion: CPU seconds per million records
-	@$(BIN)/python benchmarks/ingest.py
+bench: $(READY) ## measure ingestion: CPU per million records, memory, lag under load (about 15 minutes)
+	@$(BIN)/python -m benchmarks.ingest
+	@$(BIN)/python -m benchmarks.load
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

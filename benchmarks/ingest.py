@@ -7,16 +7,12 @@ benchmark keeps its own state and removes it.
 """
 
 import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-import psutil
-
 import ingestion
+from benchmarks.measure import Watched
 from headwater.console import console, table
 from headwater.generators import Shares
 from headwater.produce import produce
@@ -35,43 +31,6 @@ def without_forward(folder: Path) -> Path:
     return folder
 
 
-def drain(settings: Settings) -> tuple[float, float, float]:
-    """Wall seconds, CPU seconds and peak MB of one `headwater ingest --once`, JVM included."""
-    environment = {
-        **os.environ,
-        "HEADWATER_HOME": str(settings.home),
-        "HEADWATER_KAFKA_PORT": str(settings.kafka_port),
-        "HEADWATER_STREAMS": str(settings.streams),
-    }
-    command = [str(Path(sys.executable).with_name("headwater")), "ingest", "stocks", "--once"]
-    began = time.monotonic()
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    cpu: dict[int, float] = {}
-    peak = 0.0
-
-    def watch() -> None:
-        nonlocal peak
-        root = psutil.Process(process.pid)
-        while process.poll() is None:
-            memory = 0
-            try:
-                for one in (root, *root.children(recursive=True)):
-                    times = one.cpu_times()
-                    cpu[one.pid] = times.user + times.system
-                    memory += one.memory_info().rss
-            except psutil.Error:
-                pass
-            peak = max(peak, memory / 2**20)
-            time.sleep(0.1)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    if process.wait() != 0:
-        raise SystemExit("ingestion failed")
-    watcher.join()
-    return time.monotonic() - began, sum(cpu.values()), peak
-
-
 def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as home:
@@ -84,17 +43,18 @@ def main() -> None:
                 began = time.monotonic()
                 produce(settings, "stocks", ROWS, None, number, Shares(bad=0.01), lambda _: None)
                 produced = time.monotonic() - began
-                wall, cpu, peak = drain(chosen)
+                watched = Watched(chosen, "ingest", "stocks", "--once")
+                watched.wait()
                 rows.append(
                     (
                         "forwarded" if chosen is settings else "landed",
                         ROWS,
                         ROWS / produced,
-                        wall,
-                        ROWS / wall,
-                        cpu,
-                        cpu * 1e6 / ROWS,
-                        peak,
+                        watched.seconds,
+                        ROWS / watched.seconds,
+                        watched.cpu,
+                        watched.cpu * 1e6 / ROWS,
+                        watched.peak_mb,
                     )
                 )
     columns = ["", "records", "produced/s", "wall s", "records/s", "CPU s"]

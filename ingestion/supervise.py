@@ -132,14 +132,13 @@ class Supervisor:
             one.failures = 0
         if one.run.is_running and one.lease.taken_by is None:
             return
-        # Spark tells that a query has ended a moment before it tells why.
-        failure = one.run.failure if one.run.failed else None
-        if one.lease.taken_by is None and failure is None:
-            self._end(one, Supervised.DONE)
-            return
         one.lease.lender = None
         one.run.stop()
-        self._failed(one, failure)
+        failure = one.run.failure if one.run.failed else None
+        if one.lease.taken_by or failure:
+            self._failed(one, failure)
+        else:
+            self._end(one, Supervised.DONE)
 
     def _failed(self, one: Supervised, error: BaseException | None) -> None:
         why = self._why(one, error)

@@ -1,0 +1,25 @@
+"""The demo, as a stranger runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import HEADWATER, ROOT, run
+from tests.integration.outside import processes_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_demo_ends_well_leaves_nothing_running_and_runs_again(home: dict[str, str]) -> None:
+    for rows in ("205,000", "410,000"):
+        done = run(HEADWATER, "demo", env=home, timeout=550)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert rows in done.stdout
+        assert "gold.fct_stock_bars_1m" in done.stdout
+        assert "validation_error" in done.stdout
+        assert (ROOT / "target" / "static_index.html").exists()
+        assert not processes_of(home["HEADWATER_HOME"])
+        assert not list(Path(home["HEADWATER_HOME"]).glob("*/pid.json"))
+    status = json.loads(run(HEADWATER, "status", "--json", env=home).stdout)
+    assert status["streams"]["stocks"]["rows"] == 410_000
