@@ -328,9 +328,9 @@ def ingest(
     from ingestion.supervise import Supervised, Supervisor
 
     require_broker(settings())
-    if not streams:
-        chosen = _with_topics(chosen)
     events = Events(settings().log_format)
+    if not streams:
+        chosen = _with_topics(chosen, events)
     live = console.is_terminal and not events.as_json
     with ExitStack() as stack:
         kept = [Supervised(one, stack.enter_context(hold(settings(), one.name))) for one in chosen]
@@ -353,7 +353,7 @@ def ingest(
         raise failed[0]
 
 
-def _with_topics(streams: list["Stream"]) -> list["Stream"]:
+def _with_topics(streams: list["Stream"], events: Events) -> list["Stream"]:
     """Without named streams, those whose topics are there; the others only get their tables."""
     from headwater.kafka import topics
     from ingestion.bronze import ensure_table
@@ -362,7 +362,8 @@ def _with_topics(streams: list["Stream"]) -> list["Stream"]:
     for one in streams:
         if one not in ready:
             ensure_table(settings(), one)
-            say(f"{one.name} has its table, but no records: {one.topic_text} does not exist yet")
+            text = f"has its table, but no records: {one.topic_text} does not exist yet"
+            events.emit("skipped", f"{one.name} {text}", stream=one.name, message=text)
     if not ready:
         raise HeadwaterError(
             "no stream has a topic yet", "make some records: headwater produce stocks"

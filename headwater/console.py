@@ -20,10 +20,10 @@ from rich.table import Table
 
 from headwater.errors import HeadwaterError
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)
 if not console.is_terminal:  # a file or a pipe: wide enough for the tables
     console.width = max(console.width, 110)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def show_error(error: HeadwaterError, as_json: bool = False) -> None:
@@ -95,10 +95,10 @@ class Events:
         self.as_json = log_format == "json"
 
     def emit(self, event: str, text: str, **fields: Any) -> None:
-        """`text` is the human line; the fields are what a machine reads instead."""
+        """`text` is the human line, if any; the fields are what a machine reads instead."""
         now = datetime.now(UTC)
         if self.as_json:
             line = json.dumps({"time": now.isoformat(), "event": event, **fields}, default=str)
             console.print(line, soft_wrap=True, markup=False)
-        else:
+        elif text:
             console.print(f"[dim]{now:%H:%M:%S}[/] {escape(text)}", soft_wrap=True)

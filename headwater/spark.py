@@ -34,6 +34,11 @@ AVRO_LIMITS = " ".join(
 STOP_SECONDS = 30
 
 
+def quoted(table: str) -> str:
+    """A table's name as Spark reads it, whatever words its parts are."""
+    return ".".join(f"`{part}`" for part in (CATALOG, *table.split(".")))
+
+
 def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[str, str]:
     """The Spark configuration that ingestion and the Thrift server share."""
     jars = classpath(ensure_jars(settings, [n for n in needed_sets(settings) if n != "kafka"]))

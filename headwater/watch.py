@@ -12,7 +12,7 @@ from rich.text import Text
 from headwater.console import Events, cell, console, escape, table
 from ingestion.supervise import LOOK_SECONDS, Supervised, Supervisor
 
-LAG_SECONDS = 2.0
+LAG_SECONDS = 5.0
 
 
 def watch(supervisor: Supervisor, events: Events, stop: Callable[[], bool], live: bool) -> None:

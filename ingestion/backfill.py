@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import HeadwaterError
 from headwater.kafka import Offsets, begin_offsets, end_offsets, offsets_at
 from headwater.settings import Settings
-from headwater.spark import CATALOG
+from headwater.spark import quoted
 from ingestion.ingest import Landing
 from ingestion.ledger import COORDINATES
 from ingestion.origin import check_topics, stream_partitions
@@ -142,7 +142,7 @@ def _there(spark: "SparkSession", stream: Stream, chunk: Ranges) -> "DataFrame":
         & F.col("_kafka_offset").between(first, last - 1)
         for (topic, one), (first, last) in chunk.items()
     ]
-    table = spark.table(f"{CATALOG}.{stream.table}")
+    table = spark.table(quoted(stream.table))
     return table.where(reduce(or_, inside)).select(*COORDINATES)
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import TableMovedError
 from headwater.kafka import Offsets
-from headwater.spark import CATALOG
+from headwater.spark import quoted
 from ingestion.origin import gaps, start_offsets, without_gaps
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 OFFSETS = "headwater.offsets"
 STAMP = "headwater.ingested-at"
@@ -161,8 +161,8 @@ def commit(rows: "DataFrame", table: str, seen: Position, end: Offsets) -> datet
 
     stamp = next_stamp(seen.newest_stamp)
     writer = (
-        rows.withColumn("_ingested_at", F.lit(stamp))
-        .writeTo(f"{CATALOG}.{table}")
+        rows.withColumn("_ingested_at", _constant(stamp))
+        .writeTo(quoted(table))
         .option("isolation-level", "serializable")
         .option(f"snapshot-property.{OFFSETS}", json.dumps(end))
         .option(f"snapshot-property.{STAMP}", stamp.isoformat())
@@ -180,6 +180,17 @@ def commit(rows: "DataFrame", table: str, seen: Position, end: Offsets) -> datet
             raise moved(table, reason) from error
         raise
     return stamp
+
+
+def _constant(stamp: datetime) -> "Column":
+    """The stamp, kept out of the code that Spark generates.
+
+    As a plain literal it would stand in that code, which would so be other code for each batch: it
+    would be compiled anew and begin cold. An array is handed to the code from outside.
+    """
+    from pyspark.sql import functions as F
+
+    return F.get(F.array(F.lit(stamp)), F.col("_kafka_partition") % 1)
 
 
 def moved(table: str, reason: str) -> TableMovedError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError
 from headwater.settings import Settings
-from headwater.spark import CATALOG
+from headwater.spark import CATALOG, quoted
 from ingestion.bronze import HEADERS
 from ingestion.decode import HEADERS_TYPE, KAFKA_COLUMNS, UNDECLARED
 from ingestion.ingest import Landing
@@ -46,7 +46,7 @@ def replay(
     seen = landing.load_table().current_snapshot()
     if seen is None:
         return Replayed(0, 0, 0)
-    table = f"{CATALOG}.{stream.table}"
+    table = quoted(stream.table)
     failed = (
         spark.read.option("snapshot-id", seen.snapshot_id)
         .table(table)
@@ -124,7 +124,7 @@ def _publish(
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    table = f"{CATALOG}.{stream.table}"
+    table = quoted(stream.table)
     spark.sql(f"alter table {table} drop branch if exists {BRANCH}")
     spark.sql(f"alter table {table} create branch {BRANCH} as of version {seen}")
     try:

@@ -111,9 +111,8 @@ class Supervisor:
     def _start(self, one: Supervised) -> None:
         run = None
         try:
-            run = Ingestion(
-                self._spark, self._settings, one.stream, one.progress, self._accept_gaps
-            )
+            accept = self._accept_gaps and not one.restarts  # what was lost since, nobody has seen
+            run = Ingestion(self._spark, self._settings, one.stream, one.progress, accept)
             run.start(self._once)
         except Exception as error:  # whatever it is, the other streams go on
             if run is not None:
@@ -146,7 +145,13 @@ class Supervisor:
             one.reason = why
             self._end(one, Supervised.FAILED)
             tries = f" after {one.failures} restarts in vain" if one.failures else ""
-            self._tell(one, "failed", f"stopped{tries}: {why.message}", hint=why.hint)
+            self._tell(
+                one,
+                "failed",
+                f"stopped{tries}: {why.message}",
+                aloud=self.is_active,  # the last one's reason is what the process ends with
+                hint=why.hint,
+            )
             return
         one.failures += 1
         one.restarts += 1
@@ -186,6 +191,8 @@ class Supervisor:
         one.state = state
         one.lease.release()
 
-    def _tell(self, one: Supervised, event: str, text: str, **fields: Any) -> None:
+    def _tell(
+        self, one: Supervised, event: str, text: str, aloud: bool = True, **fields: Any
+    ) -> None:
         name = one.stream.name
-        self._emit(event, f"{name}: {text}", stream=name, message=text, **fields)
+        self._emit(event, f"{name}: {text}" if aloud else "", stream=name, message=text, **fields)

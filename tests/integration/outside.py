@@ -15,10 +15,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.catalog import open_catalog
-from headwater.kafka import admin, client_options, end_offsets, ensure_topic, topics
+from headwater.kafka import admin, client_options, end_offsets, ensure_topic, lag, topics
 from headwater.settings import Settings
 from ingestion.ingest import Ingestion
 from ingestion.lease import hold
+from ingestion.ledger import read_position
 from ingestion.stream import Stream
 from ingestion.supervise import Supervised, Supervisor
 from ingestion.verify import verify
@@ -166,6 +167,12 @@ def make_again(settings: Settings, topic: str) -> None:
     admin(settings).delete_topics([topic])[topic].result(30)
     wait_for(lambda: topic not in admin(settings).list_topics(timeout=5).topics)
     ensure_topic(settings, topic)
+
+
+def behind(settings: Settings, stream: Stream) -> int | None:
+    """How many offsets of its topics the table has not read."""
+    table = open_catalog(settings).load_table(stream.table)
+    return lag(settings, stream.reads, read_position(table).offsets)
 
 
 def verified(settings: Settings, stream: Stream) -> int:

@@ -16,6 +16,7 @@ from headwater.errors import HeadwaterError, TableMovedError
 from headwater.settings import Settings
 from ingestion import lease
 from ingestion import replay as replay_module
+from ingestion.backfill import backfill
 from ingestion.bronze import ERROR_TYPES
 from ingestion.dead_letters import dead_letters, reasons
 from ingestion.ingest import Ingestion
@@ -26,10 +27,12 @@ from ingestion.stream import Stream, load_stream
 from tests.conftest import HEADWATER, ROOT, clean_environment, run
 from tests.integration.outside import (
     assert_table_is_topic,
+    behind,
     land,
     read_table,
     row_count,
     send,
+    verified,
     wait_for,
 )
 
@@ -105,6 +108,25 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
     assert list(table.refs()) == ["main"]
     send(settings, name, *records(3))
     assert land(spark, settings, mended).progress.rows == 1  # the stream goes on from there
+
+
+def test_names_may_be_words_of_sql(
+    spark: SparkSession, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    """A stream `select` with a column `table`: landed, judged anew, backfilled."""
+    file = tmp_path / "select.yml"
+    text = FILE.format(name=name, most=10, expression="`table` div 2").replace("  n:", "  table:")
+    file.write_text(text.replace("n < 10", "`table` < 10"))
+    send(settings, name, b'{"table": 1}', b'{"table": 50}', partitions=1)
+    land(spark, settings, load_stream(file))
+    file.write_text(file.read_text().replace("< 10", "< 100"))
+    mended = load_stream(file)
+    assert replay(spark, settings, mended, [], None) == Replayed(1, 1, 0)
+    spark.sql("delete from lake.bronze.`select` where _kafka_offset = 0")
+    first, last = ({name: {"0": offset}} for offset in (0, 2))
+    assert backfill(spark, settings, mended, first, last, lambda *_: None).progress.rows == 1
+    assert verified(settings, mended) == 2
+    spark.sql("drop table lake.bronze.`select` purge")
 
 
 def test_what_fails_for_another_reason_keeps_the_newest_one(
@@ -211,16 +233,16 @@ def test_a_replay_takes_its_turn_while_the_stream_runs(
         resolved = row_count(settings, stream)
         wait_for(lambda: row_count(settings, stream) > resolved + 5)  # the stream went on
         assert ingest.poll() is None
+        done.set()
+        loading.join()
+        wait_for(lambda: behind(settings, stream) == 0)
     finally:
         done.set()
-        if loading.is_alive():
-            loading.join()
         ingest.terminate()
         output, _ = ingest.communicate(timeout=90)
     assert ingest.returncode == 0, output
     assert Board(settings, name).claims().lease is None
-    run(HEADWATER, "ingest", name, "--once", env=env)
-    assert_table_is_topic(settings, stream.table, name)
+    verified(settings, stream)
     found = [row for row in read_table(settings, stream.table).to_pylist() if row["_resolved_at"]]
     assert sorted(row["n"] for row in found) == [50, 60]
 

@@ -15,13 +15,11 @@ import pytest
 
 from headwater.catalog import open_catalog
 from headwater.generators import Shares
-from headwater.kafka import lag
 from headwater.produce import produce
 from headwater.settings import Settings
-from ingestion.ledger import read_position
 from ingestion.stream import Stream, load_streams
 from tests.conftest import HEADWATER, run
-from tests.integration.outside import locked_catalog, row_count, verified, wait_for
+from tests.integration.outside import behind, locked_catalog, row_count, verified, wait_for
 from tests.integration.test_faults import restart_broker
 from tests.integration.test_ingest import start_ingest
 
@@ -145,11 +143,7 @@ def test_a_broker_that_restarts_again_and_again(
             time.sleep(2)  # somewhere in the batch
             restart_broker(stack, settings, away_seconds=number * 5)
 
-        def behind() -> int | None:
-            table = open_catalog(settings).load_table(stocks.table)
-            return lag(settings, stocks.reads, read_position(table).offsets)
-
-        wait_for(lambda: behind() == 0, 180)
+        wait_for(lambda: behind(settings, stocks) == 0, 180)
         assert ingest.poll() is None
     finally:
         ingest.send_signal(signal.SIGTERM)

@@ -161,6 +161,7 @@ def test_a_row_of_an_aborted_transaction_would_be_found(
     assert found["not a committed record of the topic"] == [(1, 1)]
 
 
+@pytest.mark.slow  # the broker's cleaner looks every 15 s
 def test_a_compacted_topic_may_lack_what_the_table_holds(
     spark: SparkSession, settings: Settings, stream: Stream
 ) -> None:
