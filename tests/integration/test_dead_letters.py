@@ -115,8 +115,8 @@ def test_names_may_be_words_of_sql(
 ) -> None:
     """A stream `select` with a column `table`: landed, judged anew, backfilled."""
     file = tmp_path / "select.yml"
-    text = FILE.format(name=name, most=10, expression="`table` div 2").replace("  n:", "  table:")
-    file.write_text(text.replace("n < 10", "`table` < 10"))
+    text = FILE.format(name=name, most=10, expression='"`table` div 2"').replace("  n:", "  table:")
+    file.write_text(text.replace("n < 10", '"`table` < 10"'))
     send(settings, name, b'{"table": 1}', b'{"table": 50}', partitions=1)
     land(spark, settings, load_stream(file))
     file.write_text(file.read_text().replace("< 10", "< 100"))
