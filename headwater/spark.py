@@ -1,5 +1,6 @@
 """How every Spark process here is configured: the catalog, the classpath, the log."""
 
+import logging
 import os
 import shlex
 import sys
@@ -114,6 +115,8 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
     # The last of two fields of one name counts, as in most JSON parsers.
     properties["spark.sql.variant.allowDuplicateKeys"] = "true"
     properties["spark.app.name"] = f"headwater {name}"
+    # What PySpark's own libraries have to say in Python belongs in the same log.
+    logging.basicConfig(filename=log, level=logging.WARNING)
     file = write_properties(settings.home / name, properties)
     os.environ.update(spark_environment(settings) | java_environment(settings))
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
@@ -129,6 +132,14 @@ def spark_session(settings: Settings, name: str, jvm_options: str = THROUGHPUT) 
             f"Spark did not start: {str(error).splitlines()[0]}",
             f"run `headwater doctor`; Spark's log: {log}",
         ) from error
+
+
+def is_gone() -> bool:
+    """Whether Spark's process has ended by itself."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
 
 
 def stop_session(session: "SparkSession") -> None:

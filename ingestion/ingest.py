@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from headwater.catalog import open_catalog
 from headwater.errors import HeadwaterError, SparkGoneError
 from headwater.kafka import Offsets, ensure_topic, lag
 from headwater.security import spark_options
 from headwater.settings import Settings
+from headwater.spark import is_gone
 from ingestion.bronze import ERROR_TYPES, ensure_table
 from ingestion.decode import UNDECLARED, check_stream, decode
 from ingestion.formats import schema_id
@@ -245,13 +246,7 @@ class Ingestion:
         try:
             return self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # the JVM is gone
-            if self.failure is None:
-                self.failure = SparkGoneError(
-                    f"Spark's process ended while it ran stream {self.stream.name}: {error}",
-                    "start it again: it goes on from the table. If memory ran out, raise "
-                    "HEADWATER_SPARK_DRIVER_MEMORY or lower batch.max_records in the stream file; "
-                    f"Spark's log: {self._settings.logs / 'ingest.log'}",
-                )
+            self.failure = self.failure or error
             return False
 
     @property
@@ -375,6 +370,13 @@ def reason(settings: Settings, stream: Stream, error: BaseException) -> Headwate
     """What a failure means to a user."""
     if isinstance(error, HeadwaterError):
         return error
+    if is_gone() or isinstance(error, Py4JNetworkError):
+        return SparkGoneError(
+            f"Spark's process ended while it ran stream {stream.name}",
+            "start it again: it goes on from the table. If memory ran out, raise "
+            "HEADWATER_SPARK_DRIVER_MEMORY or lower batch.max_records in the stream file; "
+            f"Spark's log: {settings.logs / 'ingest.log'}",
+        )
     cause = _innermost(error)
     what = f"stream {stream.name} failed: {cause}"
     log = f"Spark's log: {settings.logs / 'ingest.log'}"

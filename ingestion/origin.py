@@ -95,7 +95,9 @@ def gaps(table: "Table") -> list[Gap]:
     return [Gap(**one) for one in json.loads(table.properties.get(GAPS, "[]"))]
 
 
-def check_topics(settings: Settings, table: "Table", read: Iterable[str]) -> None:
+def check_topics(
+    settings: Settings, table: "Table", read: Iterable[str], remember: bool = True
+) -> None:
     """Refuse topics that were deleted and made again; remember those that are new."""
     known: dict[str, str] = json.loads(table.properties.get(TOPIC_IDS, "{}"))
     found = topic_ids(settings, read)
@@ -109,7 +111,7 @@ def check_topics(settings: Settings, table: "Table", read: Iterable[str]) -> Non
                 "give the stream another name, and so a new table; or send the new records to a "
                 f"topic of another name; or drop {name} if its rows are not needed",
             )
-    if found.keys() - known.keys():
+    if remember and found.keys() - known.keys():
         _set_properties(table, {TOPIC_IDS: json.dumps(found | known)})
 
 

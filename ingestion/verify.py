@@ -11,11 +11,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError
-from headwater.kafka import begin_offsets, committed_records, is_compacted
+from headwater.kafka import (
+    begin_offsets,
+    committed_records,
+    is_compacted,
+    require_broker,
+    topics,
+)
 from headwater.settings import Settings
 from ingestion.bronze import HEADERS
 from ingestion.ledger import COORDINATES, read_position
-from ingestion.origin import Gap, check_topics, gaps, start_offsets, stream_partitions
+from ingestion.origin import Gap, check_topics, gaps, start_offsets
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
@@ -81,17 +87,17 @@ def verify(
     `report` gets how many offsets were compared, and of how many. A running stream is no obstacle:
     what it commits meanwhile lies behind the position.
     """
-    partitions = stream_partitions(settings, stream)
-    check_topics(settings, table, partitions)
+    require_broker(settings)
     start, position = start_offsets(table), read_position(table).offsets
+    partitions = topics(settings, lambda topic: topic in position)
+    if away := [topic for topic in position if topic not in partitions]:
+        raise HeadwaterError(
+            f"topic {', '.join(away)} is gone, and {stream.table} was filled from it",
+            "there is nothing left to compare its rows with",
+        )
+    check_topics(settings, table, partitions, remember=False)
     begin = begin_offsets(settings, partitions)
     places = [(topic, one) for topic in position for one in position[topic]]
-    away = sorted({topic for topic, _ in places if topic not in partitions})
-    if away:
-        raise HeadwaterError(
-            f"topic {', '.join(away)} is gone, and {stream.table} has rows of it",
-            "there is nothing left to compare them with",
-        )
     total = sum(max(position[topic][one] - begin[topic][one], 0) for topic, one in places)
     counted = Counted(report, total)
     found = []
