@@ -197,6 +197,7 @@ def test_a_replay_that_was_overtaken_changes_nothing(
 # --- taking turns --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # the parts of it are quick tests below
 def test_a_replay_takes_its_turn_while_the_stream_runs(
     stack: dict[str, str], settings: Settings, folder: Path, name: str
 ) -> None:

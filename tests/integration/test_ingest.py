@@ -135,6 +135,7 @@ def assert_stops_cleanly(
     assert not list((settings.home / "checkpoints" / "stocks").glob("*/offsets"))
 
 
+@pytest.mark.slow  # what SIGTERM does is in the test above
 def test_ctrl_c_lets_the_batch_commit_and_ends_with_a_summary(
     stack: dict[str, str], settings: Settings
 ) -> None:
