@@ -20,8 +20,8 @@ from headwater.console import (
     advance_to,
     cell,
     console,
-    escape,
     progress_bar,
+    say,
     show_error,
     table,
 )
@@ -96,10 +96,6 @@ def _os_hint(error: OSError) -> str:
     return "check the path and its permissions"
 
 
-def say(text: str) -> None:
-    console.print(f"  {escape(text)}")
-
-
 @cli.command()
 def doctor() -> None:
     """Check this machine and the stack, with the fix beside each problem.
@@ -154,7 +150,6 @@ def down() -> None:
 def status(as_json: bool) -> None:
     """Show services, streams with their lag, and tables with their sizes."""
     from headwater.status import read_status
-    from ingestion.origin import Gap
 
     found = read_status(settings())
     if as_json:
@@ -181,7 +176,7 @@ def status(as_json: bool) -> None:
                     one.rows,
                     one.errors,
                     one.lag,
-                    sum(gap["end"] - gap["first"] for gap in one.gaps),
+                    sum(gap.size for gap in one.gaps),
                     one.last_commit,
                 )
                 for one in found.streams
@@ -190,7 +185,7 @@ def status(as_json: bool) -> None:
     )
     for one in found.streams:
         for gap in one.gaps:
-            say(f"{one.name}: lost, and accepted at {gap['accepted_at'][:19]}: {Gap(**gap)}")
+            say(f"{one.name}: lost, and accepted at {gap.accepted_at[:19]}: {gap}")
     console.print(
         table(
             "Tables",

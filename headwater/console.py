@@ -43,6 +43,10 @@ def escape(text: str) -> str:
     return text.replace("[", r"\[")
 
 
+def say(text: str) -> None:
+    console.print(f"  {escape(text)}")
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A table whose numbers are grouped in thousands and stand on the right."""
     made = Table(

@@ -14,6 +14,7 @@ from headwater.security import librdkafka_options
 from headwater.settings import Settings
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_SECONDS = 10
@@ -147,8 +148,10 @@ def offsets(settings: Settings, partitions: dict[str, list[int]], spec: Any) -> 
     request = {
         TopicPartition(topic, one): spec for topic in partitions for one in partitions[topic]
     }
+    if not request:
+        return {topic: {} for topic in partitions}
     problem: KafkaException | None = None
-    for _ in range(OFFSET_ATTEMPTS if request else 0):
+    for _ in range(OFFSET_ATTEMPTS):
         answers = admin(settings).list_offsets(
             request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
         )
@@ -165,13 +168,11 @@ def offsets(settings: Settings, partitions: dict[str, list[int]], spec: Any) -> 
             time.sleep(PAUSE_SECONDS)
             with suppress(KafkaException):
                 admin(settings).list_topics(timeout=TIMEOUT_SECONDS)
-    if problem is not None:
-        raise HeadwaterError(
-            f"{settings.bootstrap_servers} does not tell the offsets of {', '.join(partitions)}: "
-            f"{problem.args[0].str()}",
-            LOOK_HINT,
-        ) from problem
-    return {topic: {} for topic in partitions}
+    why = problem.args[0].str() if problem else ""
+    raise HeadwaterError(
+        f"{settings.bootstrap_servers} does not tell the offsets of {', '.join(partitions)}: {why}",
+        LOOK_HINT,
+    ) from problem
 
 
 def end_offsets(settings: Settings, partitions: dict[str, list[int]]) -> Offsets:
@@ -229,24 +230,32 @@ def is_compacted(settings: Settings, topic: str) -> bool:
     return "compact" in answer.result(TIMEOUT_SECONDS)["cleanup.policy"].value
 
 
+def committed_consumer(settings: Settings, purpose: str, **more: str) -> "Consumer":
+    """A consumer that sees committed records, tells where a partition ends, and stores nothing."""
+    from confluent_kafka import Consumer
+
+    return Consumer(
+        client_options(settings)
+        | {
+            "group.id": f"headwater-{purpose}",  # librdkafka wants one
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            **more,
+        }
+    )
+
+
 def committed_records(
     settings: Settings, topic: str, partition: int, first: int, end: int
 ) -> Iterator[Any]:
     """What a committed read of a partition returns, from `first` up to but not `end`."""
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
+    from confluent_kafka import KafkaError, TopicPartition
 
     if first >= end:
         return
-    consumer = Consumer(
-        client_options(settings)
-        | {
-            "group.id": "headwater-verify",  # librdkafka wants one; nothing is stored under it
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",  # retention may be quicker than this read
-        }
-    )
+    # Retention may be quicker than this read.
+    consumer = committed_consumer(settings, "verify", **{"auto.offset.reset": "earliest"})
     try:
         consumer.assign([TopicPartition(topic, partition, first)])
         quiet_since = time.monotonic()

@@ -10,7 +10,7 @@ from headwater.kafka import broker_problem, lag
 from headwater.services import Service, running_pid, services, thrift_away
 from headwater.settings import Settings
 from ingestion.ledger import data_files, read_position
-from ingestion.origin import gaps
+from ingestion.origin import Gap, gaps
 from ingestion.stream import Stream, load_streams
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class StreamStatus:
     rows: int
     errors: int
     lag: int | None  # None while no broker answers
-    gaps: list[dict[str, Any]]  # offsets that Kafka deleted unread, as someone accepted
+    gaps: list[Gap]  # offsets that Kafka deleted unread, as someone accepted
     last_commit: datetime | None
 
 
@@ -149,7 +149,7 @@ def _stream(
         rows=table_status(stream.table, table).rows if table else 0,
         errors=error_rows(table) if table else 0,
         lag=lag(settings, stream.reads, position.offsets if position else {}) if broker else None,
-        gaps=[asdict(gap) for gap in gaps(table)] if table else [],
+        gaps=gaps(table) if table else [],
         last_commit=position.newest_stamp if position and snapshot else None,
     )
 
@@ -178,6 +178,6 @@ def _time(milliseconds: int) -> datetime:
 def _fields(one: Any) -> dict[str, Any]:
     return {
         key: value.isoformat() if isinstance(value, datetime) else value
-        for key, value in vars(one).items()
+        for key, value in asdict(one).items()
         if key != "name"
     }

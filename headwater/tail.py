@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headwater.errors import HeadwaterError
-from headwater.kafka import begin_offsets, client_options, end_offsets
+from headwater.kafka import begin_offsets, committed_consumer, end_offsets
 from headwater.settings import Settings
 from ingestion.origin import stream_partitions
 from ingestion.readable import Readable, headers
@@ -30,19 +30,11 @@ def tail(
     settings: Settings, stream: Stream, last: int, follow: bool, stop: Callable[[], bool]
 ) -> Iterator[Seen]:
     """The last records of each partition, then new ones until a stop is asked for."""
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
+    from confluent_kafka import KafkaError, TopicPartition
 
     partitions = stream_partitions(settings, stream)
     begin, end = begin_offsets(settings, partitions), end_offsets(settings, partitions)
-    consumer = Consumer(
-        client_options(settings)
-        | {
-            "group.id": "headwater-tail",  # librdkafka wants one; nothing is stored under it
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
+    consumer = committed_consumer(settings, "tail")
     consumer.assign(
         [
             TopicPartition(topic, int(one), max(begin[topic][one], offset - last))

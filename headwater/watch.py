@@ -1,15 +1,14 @@
 """What people see of running streams: a live line each, an event a line, a table at the end."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from rich.live import Live
 from rich.text import Text
 
-from headwater.console import Events, cell, console, escape, table
+from headwater.background import repeated
+from headwater.console import Events, cell, console, say, table
 from ingestion.supervise import LOOK_SECONDS, Supervised, Supervisor
 
 LAG_SECONDS = 5.0
@@ -20,7 +19,8 @@ def watch(supervisor: Supervisor, events: Events, stop: Callable[[], bool], live
     began = time.monotonic()
     reported = dict.fromkeys((one.stream.name for one in supervisor.streams), 0)
     with (
-        _lag_known(supervisor.streams),
+        # Aside, and not waited for: a broker that is away holds nobody up.
+        repeated(lambda: _ask_for_lag(supervisor.streams), LAG_SECONDS, join_seconds=0),
         Live(console=console, refresh_per_second=4, transient=True) as screen,
     ):
         while not stop() and supervisor.is_active:
@@ -35,22 +35,10 @@ def watch(supervisor: Supervisor, events: Events, stop: Callable[[], bool], live
             time.sleep(LOOK_SECONDS)
 
 
-@contextmanager
-def _lag_known(streams: list[Supervised]) -> Iterator[None]:
-    """Ask Kafka for the lag now and then, aside: a broker that is away holds nobody up."""
-    done = threading.Event()
-
-    def loop() -> None:
-        while not done.wait(LAG_SECONDS):
-            for one in streams:
-                if one.run is not None:
-                    one.lag = one.run.lag
-
-    threading.Thread(target=loop, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+def _ask_for_lag(streams: list[Supervised]) -> None:
+    for one in streams:
+        if one.run is not None:
+            one.lag = one.run.lag
 
 
 def _line(one: Supervised, began: float) -> str:
@@ -104,8 +92,7 @@ def summary(streams: list[Supervised], events: Events, seconds: float) -> None:
     for one in streams:
         if one.progress.undeclared:
             names = ", ".join(sorted(one.progress.undeclared_names)[:5])
-            text = (
+            say(
                 f"{one.progress.undeclared:,} records of {one.stream.name} have fields that "
                 f"{one.stream.file.name} does not declare, such as {names}; `_kafka_value` has them"
             )
-            console.print(f"  {escape(text)}")

@@ -10,16 +10,16 @@ the request to stop.
 import json
 import os
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 import psutil
 
+from headwater.background import repeated
 from headwater.catalog import open_catalog
 from headwater.errors import HeadwaterError
 from headwater.settings import Settings
@@ -190,7 +190,8 @@ def hold(settings: Settings, stream: str, purpose: str = INGEST) -> Iterator[Lea
     lease = Lease(board, purpose)
     lease.renew()
     try:
-        with _repeated(lease.tend):
+        # A catalog that is away for a moment must not end a writer: its commits tell.
+        with repeated(lease.tend, LOOK_SECONDS, LEASE_SECONDS):
             yield lease
     finally:
         lease.release()
@@ -234,7 +235,7 @@ def turn(settings: Settings, stream: str, purpose: str) -> Iterator[None]:
     board.put_wish(wish)
     try:
         _wait_for_turn(board, wish, holder, stream)
-        with _repeated(lambda: board.put_wish(wish)):
+        with repeated(lambda: board.put_wish(wish), LOOK_SECONDS, LEASE_SECONDS):
             yield
     finally:
         board.give_back(wish)
@@ -260,23 +261,3 @@ def _wait_for_turn(board: Board, wish: Claim, holder: Claim, stream: str) -> Non
         f"{WAIT_SECONDS:.0f} s",
         "look at what it does, or stop it and try again",
     )
-
-
-@contextmanager
-def _repeated(action: Callable[[], None]) -> Iterator[None]:
-    """Do it every now and then while the block runs."""
-    done = threading.Event()
-
-    def loop() -> None:
-        while not done.wait(LOOK_SECONDS):
-            # A catalog that is away for a moment must not end a writer: its commits tell.
-            with suppress(Exception):
-                action()
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(LEASE_SECONDS)

@@ -43,6 +43,10 @@ class Gap:
     end: int
     accepted_at: str = ""
 
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
     def __str__(self) -> str:
         return f"{self.topic} partition {self.partition}: offsets {self.first} to {self.end - 1}"
 
@@ -146,7 +150,7 @@ def next_offsets(
     if lost and not accept:
         raise TopicChangedError(
             f"Kafka has deleted records of stream {stream.name} before they were read:\n"
-            + "\n".join(f"  {gap} ({gap.end - gap.first:,})" for gap in lost),
+            + "\n".join(f"  {gap} ({gap.size:,})" for gap in lost),
             "bring them back if you can; or go on without them, and let the table remember the "
             f"gap: headwater ingest {stream.name} --accept-gaps",
         )

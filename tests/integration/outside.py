@@ -100,6 +100,24 @@ def expire(spark: Any, stream: Stream) -> None:
 
 
 @contextmanager
+def meanwhile(action: Callable[[], object], every: float) -> Iterator[None]:
+    """Done again and again beside the block; the one under way is waited for."""
+    done = threading.Event()
+
+    def loop() -> None:
+        while not done.wait(every):
+            action()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
 def supervised(
     spark: Any, settings: Settings, *streams: Stream, accept_gaps: bool = False
 ) -> Iterator["Watched"]:
@@ -112,19 +130,10 @@ def supervised(
     with ExitStack() as stack:
         kept = [Supervised(one, stack.enter_context(hold(settings, one.name))) for one in streams]
         supervisor = Supervisor(spark, settings, kept, False, accept_gaps, emit)
-        done = threading.Event()
-
-        def loop() -> None:
-            while not done.wait(0.05):
-                supervisor.step()
-
-        thread = threading.Thread(target=loop)
-        thread.start()
         try:
-            yield Watched(kept, events)
+            with meanwhile(supervisor.step, every=0.05):
+                yield Watched(kept, events)
         finally:
-            done.set()
-            thread.join()
             supervisor.stop()
 
 

@@ -1,7 +1,5 @@
 """Failed records are seen, mended and replayed, exactly once, also while the stream runs."""
 
-import subprocess
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,17 +22,19 @@ from ingestion.lease import Board, hold, turn
 from ingestion.ledger import read_position
 from ingestion.replay import Replayed, replay
 from ingestion.stream import Stream, load_stream
-from tests.conftest import HEADWATER, ROOT, clean_environment, run
+from tests.conftest import HEADWATER, run
 from tests.integration.outside import (
     assert_table_is_topic,
     behind,
     land,
+    meanwhile,
     read_table,
     row_count,
     send,
     verified,
     wait_for,
 )
+from tests.integration.test_ingest import start_ingest
 
 FILE = """\
 description: Counts.
@@ -205,40 +205,23 @@ def test_a_replay_takes_its_turn_while_the_stream_runs(
     stream = write(folder, name)
     env = {**stack, "HEADWATER_STREAMS": str(folder)}
     send(settings, name, *records(1, 50, 60))
-    ingest = subprocess.Popen(
-        [str(HEADWATER), "ingest", name],
-        env={**clean_environment(), **env},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    done = threading.Event()
-
-    def load() -> None:
-        while not done.wait(0.5):
-            send(settings, name, *records(2))
-
-    loading = threading.Thread(target=load)
+    ingest = start_ingest(env, name)
     try:
         wait_for(lambda: Board(settings, name).claims().lease is not None)
         wait_for(lambda: row_count(settings, stream) >= 3)
-        loading.start()
-        second = run(HEADWATER, "ingest", name, "--once", env=env)
-        assert second.returncode == 1
-        assert f"with pid {ingest.pid} on " in second.stderr
-        write(folder, name, most=100)
-        replayed = run(HEADWATER, "replay", name, env={**env, "COLUMNS": "200"})
-        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
-        assert "good now" in replayed.stdout
-        resolved = row_count(settings, stream)
-        wait_for(lambda: row_count(settings, stream) > resolved + 5)  # the stream went on
-        assert ingest.poll() is None
-        done.set()
-        loading.join()
+        with meanwhile(lambda: send(settings, name, *records(2)), every=0.5):
+            second = run(HEADWATER, "ingest", name, "--once", env=env)
+            assert second.returncode == 1
+            assert f"with pid {ingest.pid} on " in second.stderr
+            write(folder, name, most=100)
+            replayed = run(HEADWATER, "replay", name, env={**env, "COLUMNS": "200"})
+            assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+            assert "good now" in replayed.stdout
+            resolved = row_count(settings, stream)
+            wait_for(lambda: row_count(settings, stream) > resolved + 5)  # the stream went on
+            assert ingest.poll() is None
         wait_for(lambda: behind(settings, stream) == 0)
     finally:
-        done.set()
         ingest.terminate()
         output, _ = ingest.communicate(timeout=90)
     assert ingest.returncode == 0, output

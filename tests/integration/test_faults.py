@@ -6,10 +6,9 @@ Here is one quick round of each; `test_faults_slow.py` has the long ones.
 import json
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from tests.integration.outside import (
     land,
     locked_catalog,
     make_again,
+    meanwhile,
     read_table,
     row_count,
     send,
@@ -57,23 +57,10 @@ def with_batch(stream: Stream, **limits: int) -> Stream:
     return stream.model_copy(update={"batch": stream.batch.model_copy(update=limits)})
 
 
-@contextmanager
-def load(settings: Settings, stream: Stream, each: int = 200) -> Iterator[None]:
+def load(settings: Settings, stream: Stream) -> AbstractContextManager[None]:
     """Records come all the time."""
     ensure_topic(settings, stream.topics[0])
-    done = threading.Event()
-
-    def loop() -> None:
-        while not done.wait(0.1):
-            send(settings, stream.topics[0], *[VALUE] * each)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    return meanwhile(lambda: send(settings, stream.topics[0], *[VALUE] * 200), every=0.1)
 
 
 def wait_for_more(settings: Settings, stream: Stream) -> None:

@@ -4,10 +4,9 @@ import random
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,14 @@ from headwater.produce import produce
 from headwater.settings import Settings
 from ingestion.stream import Stream, load_streams
 from tests.conftest import HEADWATER, run
-from tests.integration.outside import behind, locked_catalog, row_count, verified, wait_for
+from tests.integration.outside import (
+    behind,
+    locked_catalog,
+    meanwhile,
+    row_count,
+    verified,
+    wait_for,
+)
 from tests.integration.test_faults import restart_broker
 from tests.integration.test_ingest import start_ingest
 
@@ -34,24 +40,15 @@ def stocks() -> Stream:
     return load_streams(["stocks"])[0]
 
 
-@contextmanager
-def steady_load(settings: Settings) -> Iterator[None]:
+def steady_load(settings: Settings) -> AbstractContextManager[None]:
     """A thousand stock prices a second, some of them bad."""
-    done = threading.Event()
-
-    def loop() -> None:
-        seed = 0
-        while not done.is_set():
-            seed += 1
-            produce(settings, "stocks", RATE, RATE, seed, Shares(bad=0.02), lambda _: None)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    seeds = count(1)
+    return meanwhile(
+        lambda: produce(
+            settings, "stocks", RATE, RATE, next(seeds), Shares(bad=0.02), lambda _: None
+        ),
+        every=0,
+    )
 
 
 def catch_up(stack: dict[str, str]) -> None:

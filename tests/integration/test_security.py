@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ import requests
 from headwater.catalog import open_catalog
 from headwater.kafka import broker_trouble
 from headwater.settings import Settings
-from tests.conftest import HEADWATER, ROOT, clean_environment, free_port, run
+from tests.conftest import HEADWATER, free_port, run
 from tests.integration.outside import (
     assert_table_is_topic,
     read_topic,
@@ -32,6 +31,7 @@ from tests.integration.secure_broker import (
     settings_of,
     with_password,
 )
+from tests.integration.test_ingest import start_ingest
 
 STREAM = """\
 description: Lines of text.
@@ -296,14 +296,7 @@ def test_no_secret_shows_anywhere_while_ingestion_runs(
     )
     settings = settings_of(env)
     send(settings, name, b"one")
-    ingest = subprocess.Popen(
-        [str(HEADWATER), "ingest", name],
-        env={**clean_environment(), **env},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    ingest = start_ingest(env, name)
     seen: dict[str, str] = {}
     try:
         wait_for(lambda: ingest.poll() is not None or _has_rows(settings, name))

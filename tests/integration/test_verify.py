@@ -119,23 +119,28 @@ def test_the_command_exits_with_1_and_names_the_offsets(
     assert "Traceback" not in bad.stderr
 
 
-def test_records_of_aborted_transactions_never_land(
-    spark: SparkSession, settings: Settings, stream: Stream
-) -> None:
-    """Aborted, committed, aborted again: the topic ends with records that nobody shall see."""
-    topic = stream.topics[0]
-    send(settings, topic, VALUE, partitions=1)
+def transactions(settings: Settings, topic: str, size: int, *outcomes: bool) -> None:
+    """Transactions of so many records, committed where the outcome is true, aborted otherwise."""
     producer = Producer(client_options(settings) | {"transactional.id": topic})
     producer.init_transactions(30)
-    for is_good in (False, True, False):
+    for is_good in outcomes:
         producer.begin_transaction()
-        for _ in range(5):
+        for _ in range(size):
             producer.produce(topic, VALUE)
         producer.flush(30)
         if is_good:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
+
+
+def test_records_of_aborted_transactions_never_land(
+    spark: SparkSession, settings: Settings, stream: Stream
+) -> None:
+    """Aborted, committed, aborted again: the topic ends with records that nobody shall see."""
+    topic = stream.topics[0]
+    send(settings, topic, VALUE, partitions=1)
+    transactions(settings, topic, 5, False, True, False)
     land(spark, settings, stream)
     assert verified(settings, stream) == 6
     assert land(spark, settings, stream).progress.rows == 0  # nothing left, nothing doubled
@@ -147,12 +152,7 @@ def test_a_row_of_an_aborted_transaction_would_be_found(
 ) -> None:
     topic = stream.topics[0]
     send(settings, topic, VALUE, partitions=1)
-    producer = Producer(client_options(settings) | {"transactional.id": topic})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, VALUE)
-    producer.flush(30)
-    producer.abort_transaction(30)
+    transactions(settings, topic, 1, False)
     send(settings, topic, VALUE)
     land(spark, settings, stream)
     # Offset 1 was aborted.
