@@ -8,6 +8,7 @@ from typing import NamedTuple
 from headwater.settings import Settings
 
 PROBE_SECONDS = 2
+HUNG_UP = re.compile("brokers are down|Broken pipe|reset by peer")
 CERTIFICATE = (
     "HEADWATER_KAFKA_CERTIFICATE_FILE, HEADWATER_KAFKA_KEY_FILE and HEADWATER_KAFKA_KEY_PASSWORD"
 )
@@ -28,7 +29,7 @@ def explain(settings: Settings, errors: list[str], failure: str) -> Trouble:
         if trouble := _security(settings, error):
             return trouble
     servers = settings.bootstrap_servers
-    reasons = [error for error in errors if "brokers are down" not in error]
+    reasons = [error for error in errors if not HUNG_UP.search(error)]
     if errors and not reasons and settings.kafka_bootstrap_servers:
         # A broker hangs up without a word on who does not speak its protocol.
         plain = settings.kafka_security_protocol.endswith("PLAINTEXT")

@@ -10,6 +10,7 @@ the request to stop.
 import json
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -142,13 +143,19 @@ class Lease:
         self._board = board
         self._claim = _claim(purpose)
         self._renewed = 0.0
+        self._released = False
+        self._writing = threading.Lock()  # a renewal must not come after the release
 
     def renew(self, lent_to: str | None = None) -> None:
-        self._board.put_lease(replace(self._claim, lent_to=lent_to))
-        self._renewed = time.monotonic()
+        with self._writing:
+            if self._released:
+                return
+            self._board.put_lease(replace(self._claim, lent_to=lent_to))
+            self._renewed = time.monotonic()
 
     def release(self) -> None:
-        with suppress(Exception):  # a lease that cannot be given back ends by itself
+        with self._writing, suppress(Exception):  # else it ends by itself
+            self._released = True
             self._board.give_back(self._claim)
 
     def look(self) -> Claims:
@@ -161,6 +168,8 @@ class Lease:
 
     def tend(self) -> None:
         """Keep the lease; when someone wishes for a turn, stand back until it is over."""
+        if self._released:
+            return
         wish = self.look().wish
         if self.taken_by:
             return

@@ -1,5 +1,6 @@
 """Failed records are seen, mended and replayed, exactly once, also while the stream runs."""
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -250,6 +251,21 @@ def test_a_lease_names_its_holder_and_ends_with_a_dead_one(
     monkeypatch.setattr(lease, "LEASE_SECONDS", 60.0)
     board.put_lease(lease.replace(claim, started=claim.started - 100))
     assert board.claims().lease is None
+
+
+def test_a_lease_given_back_early_stays_given_back(
+    settings: Settings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one stream that was stopped while others of its process go on."""
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.3)  # so that it would be renewed at every look
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.05)
+    with hold(settings, name, "ingest") as held:
+        held.release()
+        monkeypatch.setattr(lease, "LEASE_SECONDS", 60.0)
+        time.sleep(0.5)
+        held._renewed = 0.0
+        time.sleep(0.5)
+        assert Board(settings, name).claims().lease is None
 
 
 class Lender:

@@ -211,7 +211,9 @@ def test_partitions_added_while_the_stream_runs(
         for _ in range(10):  # a producer learns of new partitions after a while
             send(settings, topic, *[VALUE] * 50)
         wait_for(lambda: row_count(settings, eager) == 600)
-        assert not watched.told("restart")
+        # Spark's source may fail once when only some brokers' metadata has the new partitions.
+        assert len(watched.told("restart")) <= 1
+        assert watched.streams[0].state == Supervised.RUNNING
     found = read_table(settings, eager.table, "_kafka_partition")["_kafka_partition"]
     assert len(found.unique()) == 6
     assert verified(settings, eager) == 600
