@@ -17,6 +17,14 @@ DBT = Path(sys.executable).with_name("dbt")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--as-shipped",
+        action="store_true",
+        help="Leave out macros/iceberg: what does the Spark adapter do by itself?",
+    )
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

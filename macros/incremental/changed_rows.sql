@@ -4,13 +4,13 @@
     changes cannot be known, these are all rows.
 
     The snapshot that this model reads is written into the summary of the commit that it makes, so
-    the next run knows where to go on. The mark is set for this model's session only.
+    the next run knows where to go on. The mark is set for one commit (macros/iceberg/commit.sql).
 #}
 {% macro changed_rows(silver) %}
     {% if execute and load_relation(silver) %}
         {% set newest = _newest_snapshot(silver) %}
         {% do run_query(
-            'set `spark.sql.iceberg.snapshot-property.' ~ _read_mark(silver) ~ '` = ' ~ newest
+            'set `' ~ snapshot_property(read_mark(silver.identifier)) ~ '` = ' ~ newest
         ) %}
     {% endif %}
     {% if newest and is_incremental() %}
@@ -40,8 +40,9 @@
     {% endif %}
 {% endmacro %}
 
-{% macro _read_mark(silver) %}
-    {{ return('headwater.read.' ~ silver.identifier) }}
+{# The property of a model's commit that holds the snapshot of `table` which it has read. #}
+{% macro read_mark(table) %}
+    {{ return('headwater.read.' ~ table) }}
 {% endmacro %}
 
 {% macro _newest_snapshot(relation) %}
@@ -51,9 +52,9 @@
 
 {% macro _last_read_snapshot(silver) %}
     {% set found = run_query(
-        "select s.summary['" ~ _read_mark(silver) ~ "'] from " ~ this ~ ".snapshots as s "
+        "select s.summary['" ~ read_mark(silver.identifier) ~ "'] from " ~ this ~ ".snapshots as s "
         ~ "inner join " ~ this ~ ".history as h on s.snapshot_id = h.snapshot_id "
-        ~ "where h.is_current_ancestor and s.summary['" ~ _read_mark(silver) ~ "'] is not null "
+        ~ "where h.is_current_ancestor and s.summary['" ~ read_mark(silver.identifier) ~ "'] is not null "
         ~ "order by s.committed_at desc limit 1"
     ) %}
     {{ return(found.columns[0].values()[0] if found.rows else none) }}

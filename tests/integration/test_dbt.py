@@ -1,7 +1,6 @@
 """The dbt project on a real Thrift server: what it builds, and what it leaves alone."""
 
 import json
-import shutil
 from collections import defaultdict
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -229,20 +228,3 @@ def test_the_docs_site_is_one_file_with_every_model(built: dict[str, str]) -> No
     site = (Path(built["DBT_TARGET_PATH"]) / "static_index.html").read_text()
     for name in ("fct_stock_bars_1m", "dim_tickers", "stg_stocks__prices", "stock_price_charts"):
         assert name in site
-
-
-def test_a_merge_without_a_key_is_an_error(dbt_env: dict[str, str], tmp_path: Path) -> None:
-    for name in ("macros", "profiles"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "dbt_project.yml", tmp_path)
-    model = tmp_path / "models" / "silver" / "keyless.sql"
-    model.parent.mkdir(parents=True)
-    model.write_text(
-        "{{ config(materialized='incremental', incremental_strategy='merge') }}\nselect 1 as one\n"
-    )
-    env = {**dbt_env, "DBT_PROFILES_DIR": str(tmp_path / "profiles")}
-    first = run(DBT, "run", env=env, cwd=tmp_path)
-    assert first.returncode == 0, first.stdout
-    second = run(DBT, "run", env=env, cwd=tmp_path)
-    assert second.returncode == 1
-    assert "merges without a unique_key" in second.stdout

@@ -1,0 +1,19 @@
+{# A table that is built anew at each run, in one commit. #}
+{% materialization table, adapter='spark', supported_languages=['sql'] %}
+    {% do require_iceberg() %}
+    {% set existing = load_relation(this) %}
+    {% set target_relation = this.incorporate(type='table') %}
+
+    {{ run_hooks(pre_hooks) }}
+
+    {% do replace_with_table(existing, target_relation, compiled_code) %}
+
+    {% do apply_grants(
+        target_relation, config.get('grants'), should_revoke(existing, full_refresh_mode=True)
+    ) %}
+    {% do persist_docs(target_relation, model) %}
+
+    {{ run_hooks(post_hooks) }}
+
+    {{ return({'relations': [target_relation]}) }}
+{% endmaterialization %}

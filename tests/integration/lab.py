@@ -1,0 +1,140 @@
+"""A dbt project of a test's own on the shared Thrift server, with Headwater's macros or without."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dbt.cli.main import dbtRunner
+from pyhive import hive
+
+from tests.conftest import ROOT
+
+PROJECT = """\
+name: lab
+version: &version 1.2.3
+profile: headwater
+flags: {{send_anonymous_usage_stats: false}}
+vars: {{project_version: *version}}
+models: &config
+  lab:
+    +file_format: iceberg
+    +schema: {namespace}
+    +persist_docs: {{relation: true, columns: true}}
+seeds: *config
+snapshots: *config
+"""
+
+
+@dataclass
+class Lab:
+    folder: Path
+    env: dict[str, str]
+    namespace: str = field(default_factory=lambda: f"lab_{uuid.uuid4().hex[:8]}")
+    log: list[str] = field(default_factory=list)  # of the last command
+
+    def create(self, as_shipped: bool) -> None:
+        """`as_shipped` leaves out what Headwater changes in the adapter."""
+        for name in ("macros", "profiles"):
+            shutil.copytree(ROOT / name, self.folder / name)
+        if as_shipped:
+            shutil.rmtree(self.folder / "macros" / "iceberg")
+            shutil.rmtree(self.folder / "macros" / "incremental")
+        self.write("dbt_project.yml", PROJECT.format(namespace=self.namespace))
+        self.sql(f"create namespace {self.namespace}")
+
+    def write(self, path: str, text: str) -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def model(self, name: str, query: str, **config: Any) -> None:
+        given = ", ".join(f"{key}={value!r}" for key, value in config.items())
+        self.write(f"models/{name}.sql", f"{{{{ config({given}) }}}}\n{query}\n")
+
+    def table(self, name: str) -> str:
+        return f"{self.namespace}.{name}"
+
+    def dbt(self, *arguments: str) -> dict[str, str]:
+        """Run dbt in this process; what became of each node, `<status>: <message>`."""
+        self.log.clear()
+        folder = str(self.folder)
+        options = ["--project-dir", folder, "--profiles-dir", f"{folder}/profiles"]
+        paths = ["--target-path", f"{folder}/target", "--log-path", f"{folder}/logs"]
+        quiet = ["--quiet", "--log-level", "none", "--no-partial-parse"]
+        with _environment(self.env):
+            done = dbtRunner(callbacks=[self._note]).invoke([*quiet, *arguments, *options, *paths])
+        if done.exception:
+            raise done.exception
+        results = getattr(done.result, "results", [])
+        return {
+            one.node.name: f"{one.status}: {one.message}" for one in results if hasattr(one, "node")
+        }
+
+    def run(self, *arguments: str) -> None:
+        """`dbt run` that must succeed."""
+        found = self.dbt("run", *arguments)
+        assert found
+        assert all(one.startswith("success") for one in found.values()), found
+
+    def failure(self, *arguments: str) -> str:
+        """The message of the one node that must fail."""
+        failed = [one for one in self.dbt(*arguments).values() if not one.startswith("success")]
+        assert len(failed) == 1, failed
+        return " ".join(failed[0].split())
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        with connection(self.env) as cursor:
+            cursor.execute(query)
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
+        return sorted(self.sql(f"select {columns} from {self.table(name)}"), key=repr)
+
+    def columns(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for row in self.sql(f"describe table {self.table(name)}"):
+            if not row[0] or row[0].startswith("#"):
+                break
+            found[row[0]] = row[1]
+        return found
+
+    def snapshots(self, name: str) -> list[int]:
+        query = f"select snapshot_id from {self.table(name)}.snapshots order by committed_at"
+        return [row[0] for row in self.sql(query)]
+
+    def drop(self) -> None:
+        for kind in ("view", "table"):
+            for row in self.sql(f"show {kind}s in {self.namespace}"):
+                purge = " purge" if kind == "table" else ""
+                self.sql(f"drop {kind} {self.namespace}.{row[1]}{purge}")
+        self.sql(f"drop namespace {self.namespace}")
+
+    def _note(self, event: Any) -> None:
+        if event.info.name == "SQLQuery":
+            statement = event.data.sql.split("*/", 1)[-1]  # dbt's comment comes first
+            self.log.append(" ".join(statement.split()))
+
+
+@contextmanager
+def connection(env: dict[str, str]) -> Iterator[Any]:
+    made = hive.connect("127.0.0.1", int(env["HEADWATER_THRIFT_PORT"]))
+    try:
+        yield made.cursor()
+    finally:
+        made.close()
+
+
+@contextmanager
+def _environment(env: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
