@@ -35,7 +35,7 @@ class Lab:
     folder: Path
     env: dict[str, str]
     namespace: str = field(default_factory=lambda: f"lab_{uuid.uuid4().hex[:8]}")
-    log: list[str] = field(default_factory=list)  # of the last command
+    log: list[str] = field(default_factory=list)  # statements of the last command
 
     def create(self, as_shipped: bool) -> None:
         """`as_shipped` leaves out what Headwater changes in the adapter."""
@@ -61,19 +61,9 @@ class Lab:
 
     def dbt(self, *arguments: str) -> dict[str, str]:
         """Run dbt in this process; what became of each node, `<status>: <message>`."""
-        self.log.clear()
-        folder = str(self.folder)
-        options = ["--project-dir", folder, "--profiles-dir", f"{folder}/profiles"]
-        paths = ["--target-path", f"{folder}/target", "--log-path", f"{folder}/logs"]
-        quiet = ["--quiet", "--log-level", "none", "--no-partial-parse"]
-        with _environment(self.env):
-            done = dbtRunner(callbacks=[self._note]).invoke([*quiet, *arguments, *options, *paths])
-        if done.exception:
-            raise done.exception
-        results = getattr(done.result, "results", [])
-        return {
-            one.node.name: f"{one.status}: {one.message}" for one in results if hasattr(one, "node")
-        }
+        done = run_dbt(self.folder, self.env, "--no-partial-parse", *arguments)
+        self.log = done.statements
+        return done.nodes
 
     def run(self, *arguments: str) -> None:
         """`dbt run` that must succeed."""
@@ -114,10 +104,39 @@ class Lab:
                 self.sql(f"drop {kind} {self.namespace}.{row[1]}{purge}")
         self.sql(f"drop namespace {self.namespace}")
 
-    def _note(self, event: Any) -> None:
+
+@dataclass
+class Done:
+    """What a dbt command did."""
+
+    nodes: dict[str, str] = field(default_factory=dict)  # `<status>: <message>` of each
+    statements: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)  # by macros, to people
+
+    def note(self, event: Any) -> None:
         if event.info.name == "SQLQuery":
             statement = event.data.sql.split("*/", 1)[-1]  # dbt's comment comes first
-            self.log.append(" ".join(statement.split()))
+            self.statements.append(" ".join(statement.split()))
+        elif event.info.name == "JinjaLogInfo":
+            self.said.append(event.data.msg)
+
+
+def run_dbt(folder: Path, env: dict[str, str], *arguments: str) -> Done:
+    """dbt in this process: its start takes longer than most of what it does here."""
+    done = Done()
+    paths = ["--project-dir", str(folder), "--profiles-dir", str(folder / "profiles")]
+    paths += ["--target-path", env.get("DBT_TARGET_PATH", str(folder / "target"))]
+    paths += ["--log-path", env.get("DBT_LOG_PATH", str(folder / "logs"))]
+    with _environment(env):
+        outcome = dbtRunner(callbacks=[done.note]).invoke(
+            ["--quiet", "--log-level", "none", *arguments, *paths]
+        )
+    if outcome.exception:
+        raise outcome.exception
+    for one in getattr(outcome.result, "results", []):
+        if hasattr(one, "node"):
+            done.nodes[one.node.name] = f"{one.status}: {one.message}"
+    return done
 
 
 @contextmanager
