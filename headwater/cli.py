@@ -387,9 +387,7 @@ def _backfill(stream: "Stream", begin: str, end: str) -> None:
     done = landing.progress
     say(f"{done.rows:,} records added to {stream.table}, {sum(done.errors.values()):,} with errors")
     if done.retired:
-        say(
-            f"{done.retired:,} offsets left out: the retention of {stream.name} has removed their rows"
-        )
+        say(f"{done.retired:,} offsets left out: retention has removed their rows")
 
 
 @contextmanager
@@ -670,7 +668,7 @@ def maintain(tables: tuple[str, ...], dry_run: bool) -> None:
     if failed:
         raise HeadwaterError(
             "\n".join(f"{name}: {error.message}" for name, error in failed.items()),
-            "these tables are whole, and what was begun goes on with the next `headwater maintain`; "
+            "these tables are whole, and the next `headwater maintain` goes on with them; "
             + next(iter(failed.values())).hint,
         )
 

@@ -32,7 +32,7 @@
 #}
 {% macro _expirable(table, cut) %}
     {% set identifier = table.name.split('.')[1] %}
-    {# A model that has not run for so long must not keep files for ever; it computes itself anew. #}
+    {# A model that stood still for so long must not keep files for ever; it computes all anew. #}
     {% set forgotten = (cut - modules.datetime.timedelta(days=30)) %}
     with line as (
         select snapshot_id, committed_at, summary

@@ -120,7 +120,10 @@
         {{ return('would join ' ~ _count(seen.small_manifests, 'manifest')) }}
     {% endif %}
     {% set old, new = _call('rewrite_manifests', [table.argument]).rows[0].values() %}
-    {{ return('joined ' ~ _count(old | int, 'manifest') ~ ' into ' ~ (new | int) if old else none) }}
+    {% if not old %}
+        {{ return(none) }}
+    {% endif %}
+    {{ return('joined ' ~ _count(old | int, 'manifest') ~ ' into ' ~ (new | int)) }}
 {% endmacro %}
 
 {# Files that no snapshot knows. The age keeps the files of a commit under way. #}
@@ -164,7 +167,7 @@
     {{ return(modules.datetime.datetime.now(modules.pytz.utc)) }}
 {% endmacro %}
 
-{# --- partitions by time: Iceberg numbers years, months, days and hours from 1970 on ------------ #}
+{# --- partitions by time: Iceberg numbers years, months, days and hours from 1970 on ----------- #}
 
 {# The fields as they were declared, such as days(event_time), each with its column's type. #}
 {% macro _partition_fields(table) %}
