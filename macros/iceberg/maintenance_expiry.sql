@@ -80,9 +80,9 @@
             order by committed_at desc limit {{ table.policy.keep_snapshots }}
         )
         union all
-        {# Clocks of two machines may differ, so a snapshot may seem older than its parent. #}
+        {# Iceberg lets a snapshot be up to a minute older than its parent: clocks differ. #}
         select snapshot_id from line
-        where committed_at >= (select min(marked_at) from marks) - interval 10 minutes
+        where committed_at >= (select min(marked_at) from marks) - interval 1 minute
     )
     select snapshot_id
     from {{ table.sql }}.snapshots
