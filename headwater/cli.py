@@ -59,6 +59,7 @@ def cli() -> None:
       dbt build                             build and test silver and gold
       headwater status                      see what is where
       headwater errors                      see which records failed, and why
+      headwater maintain                    compact tables, expire old snapshots
       headwater down                        stop the local stack
 
     Settings are HEADWATER_* variables or lines in .env; .env.example lists them all.

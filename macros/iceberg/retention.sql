@@ -5,7 +5,7 @@
 
 {# The query of a model without rows that its retention would remove at once. #}
 {% macro within_retention(sql) %}
-    {% set retention = _declared_retention(model.name, config.get('meta', {})) %}
+    {% set retention = _declared_retention(model.name, config.get('meta') or {}) %}
     {% if not retention %}
         {{ return(sql) }}
     {% endif %}
