@@ -59,6 +59,7 @@ def cli() -> None:
       dbt build                             build and test silver and gold
       headwater status                      see what is where
       headwater errors                      see which records failed, and why
+      headwater maintain                    compact tables, expire old snapshots
       headwater down                        stop the local stack
 
     Settings are HEADWATER_* variables or lines in .env; .env.example lists them all.
@@ -386,6 +387,8 @@ def _backfill(stream: "Stream", begin: str, end: str) -> None:
         )
     done = landing.progress
     say(f"{done.rows:,} records added to {stream.table}, {sum(done.errors.values()):,} with errors")
+    if done.retired:
+        say(f"{done.retired:,} offsets left out: retention has removed their rows")
 
 
 @contextmanager
@@ -474,7 +477,8 @@ def verify(streams: tuple[str, ...]) -> None:
 
     Compares the table with a committed read of its topics: none missing, none twice, key, value,
     time and headers equal byte for byte. Exits with 1 and the offsets when anything differs. A
-    stream may run meanwhile. Records that Kafka has deleted cannot be compared; they are counted.
+    stream may run meanwhile. Records that Kafka has deleted cannot be compared; they are counted,
+    and so are those whose rows the stream's own retention has removed.
     """
     from headwater.catalog import open_catalog
     from ingestion.stream import load_streams
@@ -491,11 +495,12 @@ def verify(streams: tuple[str, ...]) -> None:
             task = bar.add_task(f"Verifying {stream.name}", total=None)
             report = partial(advance_to, bar, task)
             found = compare(settings(), stream, catalog.load_table(stream.table), report)
-        rows: list[tuple[str, int, int, str]] = []
+        rows: list[tuple[str, int, int, int, str]] = []
         for one in found.partitions:
             state = "exact" if not one.problems else f"{len(one.problems)} problems"
-            rows.append((f"{one.topic} {one.partition}", one.checked, one.gone, state))
-        columns = ["partition", "in the table once", "gone from Kafka", "verdict"]
+            place = f"{one.topic} {one.partition}"
+            rows.append((place, one.checked, one.gone, one.retired, state))
+        columns = ["partition", "in the table once", "gone from Kafka", "retired", "verdict"]
         console.print(table(stream.table, columns, rows))
         for gap in found.gaps:
             say(f"accepted as lost: {gap}")
@@ -607,6 +612,70 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
 
 def _utc(when: datetime | None) -> datetime | None:
     return when.replace(tzinfo=UTC) if when else None
+
+
+@cli.command()
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="NAMESPACE.TABLE",
+    help="Only this one; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+def maintain(tables: tuple[str, ...], dry_run: bool) -> None:
+    """Take care of the tables: all of bronze, and those of every dbt model, seed and snapshot.
+
+    In this order: rows past their retention are removed; small files of closed partitions become
+    large ones; delete files and manifests are joined; snapshots that nobody was promised and nobody
+    needs are expired; files that no snapshot knows are removed. What needs nothing is left alone.
+
+    Streams and dbt may write meanwhile. The defaults of a layer are overlaid by
+    `meta.iceberg_maintenance` of a model and by `maintenance` and `retention` of a stream file;
+    docs/operating.md has each key. A table that fails does not stop the others; the exit code is 1
+    then. `dbt run-operation iceberg_maintenance` does the same.
+
+    \b
+    headwater maintain --dry-run
+    headwater maintain
+    headwater maintain --table bronze.stocks --table silver.stg_stocks__prices
+    """
+    from headwater.maintain import Cared, care, cared_tables
+
+    done: list[Cared] = []
+    failed: dict[str, HeadwaterError] = {}
+    with progress_bar() as bar:
+        task = bar.add_task("Looking for tables", total=None)
+        names = cared_tables(settings(), list(tables))
+        for number, name in enumerate(names):
+            bar.update(task, description=name, completed=number, total=len(names))
+            try:
+                done.append(care(settings(), name, dry_run))
+            except HeadwaterError as error:
+                failed[name] = error
+        bar.update(task, description="Tables", completed=len(names), total=len(names))
+    rows = [
+        (
+            one.table,
+            _change(f"{one.before.files:,}", f"{one.after.files:,}"),
+            _change(cell(one.before.bytes / 1e6), cell(one.after.bytes / 1e6)),
+            _change(f"{one.before.snapshots:,}", f"{one.after.snapshots:,}"),
+            one.done,
+        )
+        for one in done
+    ]
+    title = "What would be done" if dry_run else "What was done"
+    console.print(table("Tables", ["table", "files", "MB", "snapshots", title.lower()], rows))
+    if failed:
+        raise HeadwaterError(
+            "\n".join(f"{name}: {error.message}" for name, error in failed.items()),
+            "these tables are whole, and the next `headwater maintain` goes on with them; "
+            + next(iter(failed.values())).hint,
+        )
+
+
+def _change(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
 
 
 @cli.command()

@@ -1,6 +1,8 @@
 """dbt, kept loaded in this process: the same project and profile as on the command line."""
 
+import json
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,7 +32,48 @@ def run_dbt(settings: Settings, *arguments: str, report: Report | None = None) -
     )
 
 
+def run_operation(settings: Settings, macro: str, **arguments: Any) -> list[str]:
+    """Run a macro; returns what it wrote to the log, or raises with the reason in one line."""
+    said: list[str] = []
+    failed: list[str] = []
+
+    def heard(event: Any) -> None:
+        if event.info.name == "JinjaLogDebug":
+            said.append(event.data.msg)
+        elif event.info.name in ("RunningOperationCaughtError", "RunningOperationUncaughtError"):
+            failed.append(event.data.exc)
+
+    command = ["run-operation", macro, "--args", json.dumps(arguments)]
+    outcome = _outcome(settings, command, manifest=parsed_project(settings), callbacks=[heard])
+    if not outcome.success:
+        text = failed[0] if failed else str(outcome.exception)
+        raise HeadwaterError(_reason(text), f"dbt's log has all of it: {_log()}")
+    return said
+
+
+def _reason(text: str) -> str:
+    """The first line that says something, without the kinds of error that are put before it."""
+    kinds = r"([A-Z]\w+ )*Error( in macro .*)?"
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line for line in lines if line and not re.fullmatch(kinds, line)]
+    return re.sub(r"^.*Error running query: ", "", (told or lines)[0])[:400]
+
+
+def _log() -> Path:
+    return Path(os.environ.get("DBT_LOG_PATH", project_root() / "logs")) / "dbt.log"
+
+
 def _invoke(settings: Settings, arguments: list[str], **runner: Any) -> Any:
+    outcome = _outcome(settings, arguments, **runner)
+    if not outcome.success:
+        raise HeadwaterError(
+            f"dbt {' '.join(arguments)} failed:\n" + "\n".join(_reasons(outcome)),
+            f"run `dbt {arguments[0]}` to see it in full; its log is {_log()}",
+        )
+    return outcome
+
+
+def _outcome(settings: Settings, arguments: list[str], **runner: Any) -> Any:
     from dbt.cli.main import dbtRunner
 
     host, port = settings.thrift_address
@@ -39,13 +82,7 @@ def _invoke(settings: Settings, arguments: list[str], **runner: Any) -> Any:
     root = str(project_root())
     options = ["--project-dir", root, "--profiles-dir", f"{root}/profiles"]
     quiet = ["--log-level", "none", "--log-level-file", "debug", "--quiet"]
-    outcome = dbtRunner(**runner).invoke([*quiet, *arguments, *options])
-    if not outcome.success:
-        raise HeadwaterError(
-            f"dbt {' '.join(arguments)} failed:\n" + "\n".join(_reasons(outcome)),
-            f"run `dbt {arguments[0]}` to see it in full; its log is {root}/logs/dbt.log",
-        )
-    return outcome
+    return dbtRunner(**runner).invoke([*quiet, *arguments, *options])
 
 
 def build_docs(settings: Settings) -> Path:

@@ -14,7 +14,7 @@ from headwater.settings import Settings
 from headwater.spark import quoted
 from ingestion.ingest import Landing
 from ingestion.ledger import COORDINATES
-from ingestion.origin import check_topics, stream_partitions
+from ingestion.origin import check_topics, retired_offsets, stream_partitions
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
@@ -72,7 +72,10 @@ def backfill(
     end: Offsets,
     report: Callable[[int, int], None],
 ) -> Landing:
-    """Commit by commit, each with at most `batch.max_records` records; the position stays."""
+    """Commit by commit, each with at most `batch.max_records` records; the position stays.
+
+    What retention has removed is left out, and counted: it must not come back.
+    """
     landing = Landing(spark, settings, stream)
     partitions = stream_partitions(settings, stream)
     check_topics(settings, landing.load_table(), partitions)
@@ -83,6 +86,11 @@ def backfill(
         for one, offset in known.items()
         if one in end.get(topic, {}) and topic in landing.position.offsets
     }
+    retired = retired_offsets(landing.table)
+    for (topic, one), (first, last) in ranges.items():
+        kept = min(max(first, retired.get(topic, {}).get(one, 0)), max(first, last))
+        landing.progress.retired += kept - first
+        ranges[topic, one] = (kept, last)
     for (topic, one), (first, last) in ranges.items():
         if first < min(last, oldest[topic][one]):
             raise HeadwaterError(

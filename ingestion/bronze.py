@@ -3,6 +3,7 @@
 All of it goes through pyiceberg: no Spark is needed, and no name of a stream file reaches SQL.
 """
 
+import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,10 @@ SYSTEM_COLUMNS = (
 )
 HEADERS = ColumnSpec("_kafka_headers", "headers", "Headers of the record, in their order.")
 
+# What `headwater maintain` reads from the table, since dbt does not see the stream files.
+MAINTENANCE = "headwater.maintenance"
+RETENTION = "headwater.retention"
+
 FIXED_PROPERTIES = {
     "format-version": "2",
     "write.spark.fanout.enabled": "true",
@@ -92,6 +97,8 @@ def table_properties(stream: Stream) -> dict[str, str]:
         "write.parquet.compression-codec": options.compression,
         "commit.retry.num-retries": str(options.commit_retries),
         "commit.retry.min-wait-ms": str(options.commit_retry_wait_ms),
+        MAINTENANCE: json.dumps(stream.maintenance.model_dump(exclude_none=True)),
+        RETENTION: json.dumps(stream.retention.model_dump() if stream.retention else {}),
         **options.properties,
     }
 

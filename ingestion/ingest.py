@@ -55,6 +55,7 @@ class Progress:
     commit_seconds: float = 0.0  # of these, after the data files were written
     bytes: int = 0
     files: int = 0
+    retired: int = 0  # offsets that a backfill left out: retention has removed their rows
 
 
 class Landing:

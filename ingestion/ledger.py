@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import TableMovedError
 from headwater.kafka import Offsets
 from headwater.spark import quoted
-from ingestion.origin import gaps, start_offsets, without_gaps
+from ingestion.origin import (
+    behind_retired,
+    gaps,
+    retired_offsets,
+    start_offsets,
+    without_gaps,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -37,22 +43,29 @@ class Position:
 
 
 def read_position(table: "Table") -> Position:
-    """From the newest marked snapshot; where none is left, from the rows."""
-    start, lost = start_offsets(table), gaps(table)
+    """From the newest marked snapshot; where none is left, from the rows.
+
+    Never before what retention has removed, though neither may know of it: a rollback may have
+    brought back an older mark, and the rows are gone.
+    """
+    start, lost, retired = start_offsets(table), gaps(table), retired_offsets(table)
     current = table.current_snapshot()
     if current is None:
         return Position(without_gaps(start, lost), None, EPOCH)
     marked = newest_marked(table)
     if marked is not None and marked.summary is not None:
         return Position(
-            without_gaps(json.loads(marked.summary[OFFSETS] or "{}"), lost),
+            without_gaps(
+                behind_retired(json.loads(marked.summary[OFFSETS] or "{}"), retired), lost
+            ),
             marked.snapshot_id,
             datetime.fromisoformat(marked.summary[STAMP] or ""),
         )
     offsets, newest = position_of_rows(table)
     for topic, partitions in start.items():
         offsets[topic] = partitions | offsets.get(topic, {})
-    return Position(without_gaps(offsets, lost), current.snapshot_id, newest)
+    position = without_gaps(behind_retired(offsets, retired), lost)
+    return Position(position, current.snapshot_id, newest)
 
 
 def own_position(table: "Table", stamp: datetime, end: Offsets) -> Position:

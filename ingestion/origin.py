@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 START_OFFSETS = "headwater.start-offsets"
 TOPIC_IDS = "headwater.topic-ids"
 GAPS = "headwater.accepted-gaps"
+RETIRED = "headwater.retired"  # written by macros/iceberg/retention.sql, before it deletes rows
 
 COMMIT_ATTEMPTS = 10
 
@@ -97,6 +98,21 @@ def start_offsets(table: "Table") -> Offsets:
 
 def gaps(table: "Table") -> list[Gap]:
     return [Gap(**one) for one in json.loads(table.properties.get(GAPS, "[]"))]
+
+
+def retired_offsets(table: "Table") -> Offsets:
+    """One behind the highest offset of each partition whose row was removed by retention."""
+    found: Offsets = json.loads(table.properties.get(RETIRED, "{}"))
+    return found
+
+
+def behind_retired(position: Offsets, retired: Offsets) -> Offsets:
+    """The position, not before what retention has removed: that must not come again."""
+    return position | {
+        topic: position.get(topic, {})
+        | {one: max(end, position.get(topic, {}).get(one, 0)) for one, end in ends.items()}
+        for topic, ends in retired.items()
+    }
 
 
 def check_topics(

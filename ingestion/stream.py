@@ -205,6 +205,27 @@ class TableOptions(_Declared):
         return value
 
 
+class Maintenance(_Declared):
+    """What table care does otherwise than by default. The defaults and their reasons are in
+    macros/iceberg/maintenance_policy.sql, which knows the same keys.
+    """
+
+    compact: bool | None = None
+    target_file_mb: int | None = Field(None, ge=1)
+    min_files: int | None = Field(None, ge=2)
+    sort_by: list[Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]] | None = None
+    closed_after: int | None = Field(None, ge=0)
+    time_travel_days: int | None = Field(None, ge=1)
+    keep_snapshots: int | None = Field(None, ge=1)
+    orphan_days: int | None = Field(None, ge=1)
+
+
+class Retention(_Declared):
+    """How long rows stay in the table, counted from their arrival."""
+
+    days: int = Field(ge=1)
+
+
 class Stream(_Declared):
     """One declared stream. Its name is the name of its file and of its bronze table."""
 
@@ -225,6 +246,8 @@ class Stream(_Declared):
     partition_by: list[Annotated[str, AfterValidator(_known_partition)]] = []
     batch: Batch = Batch()
     table_options: Annotated[TableOptions, Field(alias="table")] = TableOptions()
+    maintenance: Maintenance = Maintenance()
+    retention: Retention | None = None
 
     @property
     def table(self) -> str:
@@ -278,6 +301,9 @@ class Stream(_Declared):
         for index, field in enumerate(self.partition_by):
             if problem := self._unpartitionable(field):
                 found.append((("partition_by", str(index)), problem))
+        for column in self.maintenance.sort_by or ():
+            if column not in self.columns and not column.startswith("_"):
+                found.append((("maintenance", "sort_by"), f"{column} is not a column"))
         return found
 
     def _unpartitionable(self, field: str) -> str | None:
@@ -421,6 +447,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "forward": Forward,
     "batch": Batch,
     "table": TableOptions,
+    "maintenance": Maintenance,
+    "retention": Retention,
 }
 
 

@@ -21,7 +21,7 @@ from headwater.kafka import (
 from headwater.settings import Settings
 from ingestion.bronze import HEADERS
 from ingestion.ledger import COORDINATES, read_position
-from ingestion.origin import Gap, check_topics, gaps, start_offsets
+from ingestion.origin import Gap, check_topics, gaps, retired_offsets, start_offsets
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class PartitionCheck:
     different: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)  # in the table, but no committed record
     gone: int = 0  # rows whose records retention or compaction has deleted since
+    retired: int = 0  # records whose rows the table's own retention has removed
 
     @property
     def problems(self) -> dict[str, list[Span]]:
@@ -89,6 +90,7 @@ def verify(
     """
     require_broker(settings)
     start, position = start_offsets(table), read_position(table).offsets
+    retired = retired_offsets(table)
     partitions = topics(settings, lambda topic: topic in position)
     if away := [topic for topic in position if topic not in partitions]:
         raise HeadwaterError(
@@ -108,7 +110,8 @@ def verify(
         )
         rows = _rows(table, topic, int(one), stream.headers)
         wanted_from = start.get(topic, {}).get(one, 0)
-        left = _merge(check, rows, counted(records), stream.headers, wanted_from)
+        retired_to = retired.get(topic, {}).get(one, 0)
+        left = _merge(check, rows, counted(records), stream.headers, wanted_from, retired_to)
         # What is left has no record. It may have gone while the topic was read.
         oldest = begin_offsets(settings, {topic: [int(one)]})[topic][one]
         newest = position[topic][one] if is_compacted(settings, topic) else oldest
@@ -141,6 +144,7 @@ def _merge(
     records: Iterable[Any],
     headers: bool,
     wanted_from: int,
+    retired_to: int,
 ) -> list[int]:
     """Walk rows and records side by side, both in the order of their offsets.
 
@@ -154,7 +158,11 @@ def _merge(
             left.append(row[0])
             row = next(rows, None)
         if row is None or row[0] > offset:
-            if offset >= wanted_from:  # older ones are there only after a backfill
+            if offset < wanted_from:  # these are there only after a backfill
+                continue
+            if offset < retired_to:
+                check.retired += 1
+            else:
                 check.missing.append(offset)
             continue
         plain = hash((record.timestamp()[1], record.key(), record.value()))

@@ -25,12 +25,14 @@
     {% if last_read == newest %}
         {% do _keep_increment('select * from ' ~ silver ~ ' where false') %}
     {% elif last_read and _is_ancestor(silver, last_read) %}
+        {% set changelog = model.name ~ '__changelog' %}
         {% do run_query(
             "call lake.system.create_changelog_view(table => '" ~ silver
-            ~ "', changelog_view => '" ~ increment_view()
+            ~ "', changelog_view => '" ~ changelog
             ~ "', options => map('start-snapshot-id', '" ~ last_read
             ~ "', 'end-snapshot-id', '" ~ newest ~ "'))"
         ) %}
+        {% do _keep_increment('select * from ' ~ changelog ~ ' where ' ~ _not_retired(silver)) %}
     {% else %}
         {{ log(
             model.name ~ ': what changed in ' ~ silver ~ ' since the last run cannot be known '

@@ -82,6 +82,22 @@ def test_a_good_file_names_its_stream_and_table(tmp_path: Path) -> None:
             3,
             ["'sqrt(word)' is not a partition field"],
         ),
+        (
+            ("topic: words", "topic: words\nmaintenance: {min_file: 5}"),
+            3,
+            ["maintenance.min_file", "did you mean min_files?"],
+        ),
+        (
+            ("topic: words", "topic: words\nmaintenance: {time_travel_days: 0}"),
+            3,
+            ["maintenance.time_travel_days is 0", "greater than or equal to 1"],
+        ),
+        (
+            ("topic: words", "topic: words\nmaintenance: {sort_by: [wort]}"),
+            3,
+            ["maintenance.sort_by: wort is not a column"],
+        ),
+        (("topic: words", "topic: words\nretention: {hours: 5}"), 3, ["retention.hours"]),
         (("format: json", "format: json\n  schema: x.avsc"), 5, ["only the format avro"]),
         (("format: json", "format: avro"), 3, ["value.schema", "needs a schema"]),
         (("format: json", "format: avro\n  schema: x.avsc"), 5, ["x.avsc", "No such file"]),
@@ -126,6 +142,12 @@ def test_every_key_may_be_used(tmp_path: Path) -> None:
         key for section in ((), *((name,) for name in SECTIONS)) for key in known_keys(section)
     }
     assert known - used == set()
+
+
+def test_the_macro_and_the_stream_file_know_the_same_keys_of_maintenance() -> None:
+    text = (ROOT / "macros" / "iceberg" / "maintenance_policy.sql").read_text()
+    defaults = re.findall(r"^        '(\w+)': .*,$", text.split("if layer")[0], re.MULTILINE)
+    assert defaults == known_keys(("maintenance",))
 
 
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
