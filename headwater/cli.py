@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
 from headwater import __version__
@@ -32,6 +33,8 @@ from ingestion.bronze import ERROR_TYPES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.forget import Plan
+    from headwater.search import Searched
     from ingestion.stream import Stream
 
 
@@ -478,7 +481,7 @@ def verify(streams: tuple[str, ...]) -> None:
     Compares the table with a committed read of its topics: none missing, none twice, key, value,
     time and headers equal byte for byte. Exits with 1 and the offsets when anything differs. A
     stream may run meanwhile. Records that Kafka has deleted cannot be compared; they are counted,
-    and so are those whose rows the stream's own retention has removed.
+    and so are those whose rows retention has removed or `headwater forget` has emptied.
     """
     from headwater.catalog import open_catalog
     from ingestion.stream import load_streams
@@ -495,13 +498,13 @@ def verify(streams: tuple[str, ...]) -> None:
             task = bar.add_task(f"Verifying {stream.name}", total=None)
             report = partial(advance_to, bar, task)
             found = compare(settings(), stream, catalog.load_table(stream.table), report)
-        rows: list[tuple[str, int, int, int, str]] = []
+        rows: list[tuple[str, int, int, int, int, str]] = []
         for one in found.partitions:
             state = "exact" if not one.problems else f"{len(one.problems)} problems"
             place = f"{one.topic} {one.partition}"
-            rows.append((place, one.checked, one.gone, one.retired, state))
-        columns = ["partition", "in the table once", "gone from Kafka", "retired", "verdict"]
-        console.print(table(stream.table, columns, rows))
+            rows.append((place, one.checked, one.gone, one.retired, one.erased, state))
+        counts = ["in the table once", "gone from Kafka", "retired", "erased"]
+        console.print(table(stream.table, ["partition", *counts, "verdict"], rows))
         for gap in found.gaps:
             say(f"accepted as lost: {gap}")
         wrong += [
@@ -608,6 +611,114 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
     console.print(table(f"Replayed in {chosen.table}", ["outcome", "rows"], rows))
     if done.resolved:
         console.print("Run `dbt run` to bring them to silver and gold.")
+
+
+@cli.command()
+@click.argument("stream")
+@click.option(
+    "--where",
+    required=True,
+    metavar="SQL",
+    help="Whose rows: a condition on the columns of the stream; - reads it from standard input.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def forget(stream: str, where: str, yes: bool) -> None:
+    """Remove someone's rows from STREAM, from all tables made of it, and from their history.
+
+    Shows what it will do and asks. Bronze rows are emptied, and keep only their place in Kafka;
+    rows of dbt's tables are deleted; tables that lack a column of the condition are rebuilt. Then
+    older snapshots and their files are removed, and a search through every file that is left proves
+    that nothing remains. The stream may run meanwhile, dbt should not. If it is interrupted, run it
+    again.
+
+    Kafka keeps its records: docs/operating.md says what to do there. A condition on the command
+    line is seen in the process list and kept by your shell; `--where -` avoids both.
+
+    \b
+    headwater forget health --where "user_id = 'u-17'"
+    headwater forget health --where - --yes < condition.sql
+    """
+    from headwater.forget import forget as carry_out
+    from headwater.forget import make_plan
+    from ingestion.stream import load_streams
+
+    (chosen,) = load_streams([stream])
+    if where == "-":
+        is_typed = sys.stdin.isatty()
+        where = click.prompt("Condition", type=str) if is_typed else sys.stdin.read().strip()
+    with progress_bar() as bar:
+        plan = make_plan(settings(), chosen, where, _searching(bar))
+    _show_plan(plan)
+    if plan.is_empty:
+        console.print(f"Nothing to forget: {_searched(plan.found.values())}, nothing found.")
+        return
+    _confirm(plan, yes)
+    with _spark() as spark, progress_bar() as bar:
+        proof = carry_out(spark, settings(), plan, say, _searching(bar))
+    console.print(
+        f"Nothing left: {proof.files:,} files ({proof.bytes / 1e6:,.1f} MB) of "
+        f"{len(plan.targets)} tables searched, {proof.removed:,} files removed before."
+    )
+
+
+def _searching(bar: Progress) -> Callable[[str, int, int], None]:
+    tasks: dict[str, TaskID] = {}
+
+    def report(table_name: str, done: int, total: int) -> None:
+        if table_name not in tasks:
+            tasks[table_name] = bar.add_task(f"Searching {table_name}", total=total)
+        bar.update(tasks[table_name], completed=done, total=total)
+
+    return report
+
+
+def _searched(found: Iterable["Searched"]) -> str:
+    files, size = (sum(getattr(one, what) for one in found) for what in ("files", "bytes"))
+    return f"{files:,} files ({size / 1e6:,.1f} MB) searched"
+
+
+def _show_plan(plan: "Plan") -> None:
+    how = {
+        "emptied": "emptied; their place in Kafka stays",
+        "deleted": "deleted",
+        "rebuilt": f"rebuilt: it lacks {', '.join(plan.condition.columns)}",
+    }
+    rows = []
+    for one in plan.targets:
+        found = plan.found[one.name]
+        old = sum(not hit.is_live for hit in found.hits)
+        known = None if one.how == "rebuilt" and not found.live_rows else found.live_rows
+        rows.append((one.name, known, how[one.how], one.snapshots, old))
+    columns = ["table", "rows", "how", "snapshots to expire", "older files with them"]
+    console.print(table("To forget", columns, rows))
+    if undecided := plan.found[plan.stream.table].undecided:
+        say(f"{undecided:,} failed records cannot be told by the condition, and stay")
+    for one in plan.targets:
+        if one.refs:
+            say(f"{one.name}: branches and tags that are dropped: {', '.join(one.refs)}")
+    if len(plan.targets) > 1 and not plan.is_empty:
+        say("the next `dbt run` recomputes incremental gold models wholly, once, and says so")
+    topics = [*plan.stream.topics, *([plan.stream.forward.topic] if plan.stream.forward else [])]
+    say(f"out of reach: Kafka ({', '.join(topics) or plan.stream.topic_text}), backups, exports")
+
+
+def _confirm(plan: "Plan", yes: bool) -> None:
+    """A condition that takes every row is more often a mistake than a wish."""
+    is_asked = sys.stdin.isatty()
+    if plan.is_everyone:
+        if not is_asked:
+            raise click.UsageError(
+                f"the condition takes every row of {plan.stream.table}; that is only done after "
+                "the name of the stream was typed at a terminal"
+            )
+        name = click.prompt(f"This takes every row of {plan.stream.table}. Name of the stream")
+        if name != plan.stream.name:
+            raise HeadwaterError("another name was typed: nothing was changed", "")
+    elif not yes:
+        if not is_asked:
+            raise click.UsageError("nobody can be asked here: say --yes to carry this out")
+        if not click.confirm("Forget these rows for good?"):
+            raise HeadwaterError("nothing was changed", "")
 
 
 def _utc(when: datetime | None) -> datetime | None:

@@ -22,7 +22,7 @@ from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
 from headwater.spark import FAST_START, spark_session, stop_session
 from headwater.status import list_tables, table_status
-from ingestion.bronze import ensure_table
+from ingestion.bronze import ERROR_TYPES, ensure_table
 from ingestion.ingest import Ingestion
 from ingestion.lease import hold
 from ingestion.stream import load_streams
@@ -163,7 +163,8 @@ def _summary(settings: Settings, steps: Steps, before: dict[str, int], site: Pat
 
 
 def errors_by_type(bronze: "Table") -> Counter[str]:
-    failed = bronze.scan("_error_type is not null", selected_fields=("_error_type",)).to_arrow()
+    wanted = f"_error_type in ({', '.join(map(repr, ERROR_TYPES))})"
+    failed = bronze.scan(wanted, selected_fields=("_error_type",)).to_arrow()
     return Counter(failed["_error_type"].to_pylist())
 
 

@@ -27,6 +27,13 @@ class StreamFileError(HeadwaterError):
     may_pass = False
 
 
+class ConditionError(HeadwaterError):
+    """A condition cannot be read, or means something other than some rows of a stream."""
+
+    exit_code = 2
+    may_pass = False
+
+
 class ServiceError(HeadwaterError):
     """A server of the local stack did not start, or one that is configured does not answer."""
 

@@ -9,6 +9,8 @@ from headwater.catalog import open_catalog
 from headwater.kafka import broker_problem, lag
 from headwater.services import Service, running_pid, services, thrift_away
 from headwater.settings import Settings
+from ingestion.bronze import ERASED
+from ingestion.erase import ERASED_AT
 from ingestion.ledger import data_files, read_position
 from ingestion.origin import Gap, gaps
 from ingestion.stream import Stream, load_streams
@@ -127,7 +129,10 @@ def table_status(name: str, table: "Table") -> TableStatus:
 
 
 def error_rows(table: "Table") -> int:
-    """Failed rows that no replay has resolved, by the null counts in the manifests."""
+    """Failed rows that no replay has resolved, by the null counts in the manifests.
+
+    Rows that were emptied on purpose carry a type, too, and are no errors.
+    """
     kind, resolved = (
         table.schema().find_field(name).field_id for name in ("_error_type", "_resolved_at")
     )
@@ -135,7 +140,10 @@ def error_rows(table: "Table") -> int:
     def filled(file: Any, column: int) -> int:
         return int(file.record_count - file.null_value_counts.get(column, file.record_count))
 
-    return sum(filled(file, kind) - filled(file, resolved) for file in data_files(table))
+    found = sum(filled(file, kind) - filled(file, resolved) for file in data_files(table))
+    if ERASED_AT in table.properties:  # else there is nothing to read files for
+        found -= table.scan(f"_error_type = '{ERASED}'", selected_fields=("_error_type",)).count()
+    return found
 
 
 def _stream(

@@ -24,6 +24,7 @@ SCHEMA = "schema_error"
 TRANSFORMATION = "transformation_error"
 VALIDATION = "validation_error"
 ERROR_TYPES = (DESERIALIZATION, SCHEMA, TRANSFORMATION, VALIDATION)
+ERASED = "erased"  # no error: `headwater forget` emptied the row, and its coordinates stay
 
 
 class ColumnSpec(NamedTuple):
@@ -52,7 +53,7 @@ SYSTEM_COLUMNS = (
         "_error_type",
         "string",
         f"What was wrong with the record: {', '.join(ERROR_TYPES[:-1])} or {ERROR_TYPES[-1]}. "
-        "Null for a good record.",
+        f"Null for a good record; {ERASED} where `headwater forget` emptied the row.",
     ),
     ColumnSpec("_error_message", "string", "What exactly was wrong, for a person to read."),
     ColumnSpec("_resolved_at", "timestamp", "When a replay decoded the failed record after all."),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ingestion.bronze import DESERIALIZATION
+from ingestion.bronze import DESERIALIZATION, ERASED
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -29,7 +29,7 @@ def dead_letters(
     table: "Table", types: list[str], since: datetime | None, samples: int
 ) -> DeadLetters:
     """Counts by type and reason, and some rows of each type, the newest commits first."""
-    wanted = "_error_type is not null and _resolved_at is null"
+    wanted = f"_error_type is not null and _error_type <> '{ERASED}' and _resolved_at is null"
     if types:
         wanted += f" and _error_type in ({', '.join(map(repr, types))})"
     if since is not None:

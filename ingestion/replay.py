@@ -1,28 +1,21 @@
-"""Failed rows, judged anew by today's stream file, in one atomic commit.
-
-The work is done on a branch of the table and becomes visible by one fast-forward, which Iceberg
-refuses when anyone has committed to the table since.
-"""
+"""Failed rows, judged anew by today's stream file, in one atomic commit."""
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from headwater.errors import HeadwaterError
 from headwater.settings import Settings
-from headwater.spark import CATALOG, quoted
-from ingestion.bronze import HEADERS
+from headwater.spark import quoted
+from ingestion.amend import amend
+from ingestion.bronze import ERASED, HEADERS
 from ingestion.decode import HEADERS_TYPE, KAFKA_COLUMNS, UNDECLARED
 from ingestion.ingest import Landing
-from ingestion.ledger import COORDINATES, OFFSETS, STAMP, moved, next_stamp
+from ingestion.ledger import COORDINATES, OFFSETS, STAMP, next_stamp
 from ingestion.stream import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-BRANCH = "headwater_replay"
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ def replay(
     failed = (
         spark.read.option("snapshot-id", seen.snapshot_id)
         .table(table)
-        .where("_error_type is not null and _resolved_at is null")
+        .where(f"_error_type is not null and _error_type <> '{ERASED}' and _resolved_at is null")
     )
     if types:
         failed = failed.where(F.col("_error_type").isin(types))
@@ -73,7 +66,8 @@ def replay(
             offsets = json.dumps(landing.position.offsets)
             marks = {OFFSETS: offsets, STAMP: stamp.isoformat()}
             columns = [field.name for field in spark.table(table).schema]
-            _publish(spark, stream, changes.select(*columns), seen.snapshot_id, oldest, marks)
+            with amend(spark, stream, seen.snapshot_id, "replay") as merge:
+                merge(changes.select(*columns), oldest, marks)
         return Replayed(total, resolved, changed)
     finally:
         judged.unpersist()
@@ -111,48 +105,3 @@ def _judge(landing: Landing, failed: "DataFrame", stamp: datetime) -> "DataFrame
             ),
         }
     )
-
-
-def _publish(
-    spark: "SparkSession",
-    stream: Stream,
-    changes: "DataFrame",
-    seen: int,
-    oldest: datetime,
-    marks: dict[str, str],
-) -> None:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    table = quoted(stream.table)
-    spark.sql(f"alter table {table} drop branch if exists {BRANCH}")
-    spark.sql(f"alter table {table} create branch {BRANCH} as of version {seen}")
-    try:
-        changes.createOrReplaceTempView("headwater_changes")
-        settings = {
-            f"spark.sql.iceberg.snapshot-property.{key}": text for key, text in marks.items()
-        }
-        for key, text in settings.items():
-            spark.conf.set(key, text)
-        try:
-            same = " and ".join(f"old.{name} = new.{name}" for name in COORDINATES)
-            spark.sql(
-                f"merge into {table}.branch_{BRANCH} as old using headwater_changes as new "
-                f"on {same} and old._ingested_at >= timestamp '{oldest.isoformat()}' "
-                "when matched then update set *"
-            )
-        finally:
-            for key in settings:
-                spark.conf.unset(key)
-        try:
-            spark.sql(f"call {CATALOG}.system.fast_forward('{stream.table}', 'main', '{BRANCH}')")
-        except (Py4JJavaError, PySparkException) as error:
-            if "not an ancestor" in str(error):
-                raise moved(stream.table, "the replay changed nothing") from error
-            raise HeadwaterError(
-                f"the replay of {stream.table} was not published: {str(error).splitlines()[0]}",
-                "nothing was changed; try again",
-            ) from error
-    finally:
-        with suppress(Py4JJavaError, PySparkException):
-            spark.sql(f"alter table {table} drop branch if exists {BRANCH}")

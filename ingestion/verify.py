@@ -19,7 +19,7 @@ from headwater.kafka import (
     topics,
 )
 from headwater.settings import Settings
-from ingestion.bronze import HEADERS
+from ingestion.bronze import ERASED, HEADERS
 from ingestion.ledger import COORDINATES, read_position
 from ingestion.origin import Gap, check_topics, gaps, retired_offsets, start_offsets
 from ingestion.stream import Stream
@@ -43,6 +43,7 @@ class PartitionCheck:
     doubled: list[int] = field(default_factory=list)
     different: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)  # in the table, but no committed record
+    erased: int = 0  # rows that `headwater forget` emptied: their content is not compared
     gone: int = 0  # rows whose records retention or compaction has deleted since
     retired: int = 0  # records whose rows the table's own retention has removed
 
@@ -140,7 +141,7 @@ class Counted:
 
 def _merge(
     check: PartitionCheck,
-    rows: Iterator[tuple[int, int]],
+    rows: Iterator[tuple[int, int | None]],
     records: Iterable[Any],
     headers: bool,
     wanted_from: int,
@@ -168,7 +169,9 @@ def _merge(
         plain = hash((record.timestamp()[1], record.key(), record.value()))
         pairs = tuple(record.headers() or ()) if headers else ()
         expected = {hash((plain, pairs)), hash((plain, ()))} if headers else {plain}
-        if row[1] in expected:  # rows that landed before the stream kept headers have none
+        if row[1] is None:
+            check.erased += 1
+        elif row[1] in expected:  # rows that landed before the stream kept headers have none
             check.checked += 1
         else:
             check.different.append(offset)
@@ -183,14 +186,18 @@ def _merge(
     return left
 
 
-def _rows(table: "Table", topic: str, partition: int, headers: bool) -> Iterator[tuple[int, int]]:
+def _rows(
+    table: "Table", topic: str, partition: int, headers: bool
+) -> Iterator[tuple[int, int | None]]:
     """The rows of one partition by offset, each with a hash of what the record was.
+
+    The hash is None where the row was emptied on purpose.
 
     Sixteen bytes a row are held in memory.
     """
     import pyarrow as pa
 
-    columns = ("_kafka_offset", "_kafka_timestamp", "_kafka_key", "_kafka_value")
+    columns = ("_kafka_offset", "_kafka_timestamp", "_kafka_key", "_kafka_value", "_error_type")
     scan = table.scan(
         _inside(topic, partition), selected_fields=(*columns, *((HEADERS.name,) if headers else ()))
     )
@@ -207,8 +214,13 @@ def _rows(table: "Table", topic: str, partition: int, headers: bool) -> Iterator
                 hash((plain, tuple((one["key"], one["value"]) for one in pairs or ())))
                 for plain, pairs in zip(hashes, batch[HEADERS.name].to_pylist(), strict=True)
             ]
+        kinds = batch["_error_type"].to_pylist()
+        found = [
+            None if (kind, key, value) == (ERASED, None, None) else one
+            for one, kind, key, value in zip(hashes, kinds, keys, values, strict=True)
+        ]
         pieces.append(
-            pa.table([batch["_kafka_offset"], pa.array(hashes, "int64")], ["offset", "hash"])
+            pa.table([batch["_kafka_offset"], pa.array(found, "int64")], ["offset", "hash"])
         )
     if not pieces:
         return

@@ -179,14 +179,14 @@ def test_a_replay_that_was_overtaken_changes_nothing(
     send(settings, name, *records(50))
     land(spark, settings, write(folder, name))
     mended = write(folder, name, most=100)
-    publish = replay_module._publish
+    amend = replay_module.amend
 
-    def slow(*arguments: Any) -> None:
+    def slow(*arguments: Any) -> Any:
         send(settings, name, *records(1))
         land(spark, settings, mended)  # a writer that asked nobody
-        publish(*arguments)
+        return amend(*arguments)
 
-    monkeypatch.setattr(replay_module, "_publish", slow)
+    monkeypatch.setattr(replay_module, "amend", slow)
     with pytest.raises(TableMovedError):
         replay(spark, settings, mended, [], None)
     table = open_catalog(settings).load_table(mended.table)
