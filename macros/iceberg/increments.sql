@@ -25,7 +25,7 @@
 {% endmacro %}
 
 {# A column of the table that the model no longer has is null in the new rows. #}
-{% macro add_missing_columns(new_rows, existing, model_columns) %}
+{% macro add_missing_columns(new_rows, query, existing, model_columns) %}
     {% set known = model_columns | map(attribute='name') | map('lower') | list %}
     {% set missing = [] %}
     {% for column in adapter.get_columns_in_relation(existing)
@@ -37,7 +37,7 @@
     {% if missing %}
         {% call statement('new_rows') %}
             {{ create_temporary_view(
-                new_rows, 'select *, ' ~ missing | join(', ') ~ ' from (' ~ compiled_code ~ ')'
+                new_rows, 'select *, ' ~ missing | join(', ') ~ ' from (' ~ query ~ ')'
             ) }}
         {% endcall %}
     {% endif %}

@@ -218,7 +218,7 @@ def test_silver_and_gold_are_cared_for_as_declared(
     spark.sql(f"drop table lake.{gold} purge")
 
 
-def test_within_retention_keeps_old_rows_away_where_it_is_declared(
+def test_a_model_takes_no_rows_that_its_retention_would_remove(
     spark: SparkSession, settings: Settings, project: Path
 ) -> None:
     key = uuid4().hex[:8]
@@ -229,15 +229,19 @@ def test_within_retention_keeps_old_rows_away_where_it_is_declared(
     rows = ", ".join([*(f"(timestamp '{one}:00+00:00')" for one in times), "(null)"])
     query = f"select seen_at from values {rows} as t(seen_at)"
     meta = {"retention": {"column": "seen_at", "days": 30}}
-    for name, declared in ((f"kept_{key}", meta), (f"all_{key}", {})):
+    expected = {f"kept_{key}": 3, f"merged_{key}": 3, f"all_{key}": 4}
+    for name, kind, declared in zip(
+        expected, ("table", "incremental", "table"), (meta, meta, {}), strict=True
+    ):
         (project / f"models/silver/{name}.sql").write_text(
-            f"{{{{ config(materialized='table', meta={json.dumps(declared)}) }}}}\n"
-            f'{{{{ within_retention("{query}") }}}}\n'
+            f"{{{{ config(materialized='{kind}', unique_key='seen_at', "
+            f"meta={json.dumps(declared)}) }}}}\n{query}\n"
         )
-    run_dbt(settings, "run")
-    assert read_table(settings, f"silver.kept_{key}").num_rows == 3
-    assert read_table(settings, f"silver.all_{key}").num_rows == 4
-    for name in (f"kept_{key}", f"all_{key}"):
+    for _ in range(2):  # the second run merges
+        run_dbt(settings, "run")
+        found = {name: read_table(settings, f"silver.{name}").num_rows for name in expected}
+        assert found == expected
+    for name in expected:
         spark.sql(f"drop table lake.silver.{name} purge")
 
 

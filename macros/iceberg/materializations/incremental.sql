@@ -5,6 +5,7 @@
       `ignore` where nothing was said, so what was said is looked up);
     - a unique_key without a strategy merges, where the adapter appends;
     - a contract is checked at every run, not only when the table is made;
+    - rows that the model's retention would remove do not come in;
     - what the session needs for the commit is set for one statement.
 #}
 {% materialization incremental, adapter='spark', supported_languages=['sql'] %}
@@ -17,15 +18,16 @@
     {% set existing = load_relation(this) %}
     {% set target_relation = this.incorporate(type='table') %}
     {% set is_rebuilt = existing is none or existing.is_view or should_full_refresh() %}
+    {% set query = within_retention(compiled_code) %}
 
     {{ run_hooks(pre_hooks) }}
 
     {% if is_rebuilt %}
-        {% do replace_with_table(existing, target_relation, compiled_code) %}
+        {% do replace_with_table(existing, target_relation, query) %}
     {% else %}
         {% set new_rows = make_temp_relation(this) %}
         {% call statement('new_rows') %}
-            {{ create_temporary_view(new_rows, compiled_code) }}
+            {{ create_temporary_view(new_rows, query) }}
         {% endcall %}
         {% if config.get('contract').enforced %}
             {% do get_assert_columns_equivalent(compiled_code) %}
@@ -37,7 +39,7 @@
             new_rows,
             existing
         ) %}
-        {% do add_missing_columns(new_rows, existing, model_columns) %}
+        {% do add_missing_columns(new_rows, query, existing, model_columns) %}
         {% if strategy == 'merge' %}
             {% do commit_statement(get_merge_sql(
                 target_relation, new_rows, unique_key,

@@ -6,7 +6,7 @@
 
     {{ run_hooks(pre_hooks) }}
 
-    {% do replace_with_table(existing, target_relation, compiled_code) %}
+    {% do replace_with_table(existing, target_relation, within_retention(compiled_code)) %}
 
     {% do apply_grants(
         target_relation, config.get('grants'), should_revoke(existing, full_refresh_mode=True)
