@@ -23,9 +23,12 @@ LOOPBACK = "127.0.0.1"
 # Spark makes one method of a whole stage, and Java leaves methods of more than 8,000 bytes to its
 # interpreter. Without this, decoding took twice the CPU: docs/decisions/0003 has the figures.
 LARGE_METHODS = "-XX:-DontCompileHugeMethods"
+# Spark compiles new classes for each query. With the first compiler alone Java sets 48 MB aside for
+# compiled code; a large build fills them, and Spark ends ("Out of space in CodeCache").
+CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 # A statement of a first `dbt build` meets a cold JVM: the second compiler would take the cores from
 # the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
-FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS}"
+FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS} {CODE_CACHE}"
 # A stream runs for long, so the second compiler pays off; but it shall not spend the first half
 # minute on code that runs at the start only. Ten times the usual thresholds take a quarter to a
 # third of the CPU off a small run and a seventh off one of a million records (docs/decisions/0002).
@@ -38,7 +41,7 @@ PATIENT_COMPILER = " ".join(
         "BackEdge": 40_000,
     }.items()
 )
-THROUGHPUT = f"-XX:+UseParallelGC {LARGE_METHODS} {PATIENT_COMPILER}"
+THROUGHPUT = f"-XX:+UseParallelGC {LARGE_METHODS} {CODE_CACHE} {PATIENT_COMPILER}"
 # Broken Avro can claim a string of two gigabytes, and Avro would make room for it before it reads.
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={64 * 2**20}"
