@@ -3,74 +3,49 @@
     - a null in the key equals a null, so such a row is updated, where the adapter adds it each time;
     - a column that the model no longer has is left as it is;
     - meta.newest_by names the columns of the total order: a row is updated only by a newer one;
-    - meta.prune_by maps a time column of the key to the column of the increment (see
-      macros/incremental) that falls on the same day: only the days that the increment touches are
-      read in the target, and an empty increment commits nothing.
+    - meta.gone_when_null names a column: a new row in which it is null says that its key has nothing
+      any more, and the row of that key is deleted;
+    - meta.prune_by names a column of the key, and for each day that the increment touches the days of
+      this column that it can reach, as offsets: only these days are read in the target.
 #}
 {% macro spark__get_merge_sql(target, source, unique_key, dest_columns, incremental_predicates) %}
-    {% set keys = [unique_key] if unique_key is string else unique_key %}
-    {% set newest_by = config.get('meta', {}).get('newest_by', []) %}
-    {% set prune_by = config.get('meta', {}).get('prune_by', {}) %}
+    {% set touched = touched_days() %}
+    {% set meta = config.get('meta', {}) %}
     {% set predicates = (incremental_predicates or []) | list %}
+    {% set keys = [unique_key] if unique_key is string else unique_key %}
     {% for key in keys %}
         {% do predicates.append('DBT_INTERNAL_SOURCE.' ~ key ~ ' <=> DBT_INTERNAL_DEST.' ~ key) %}
     {% endfor %}
-    {% set names = dest_columns | map(attribute='quoted') | list %}
+    {% for column, offsets in meta.get('prune_by', {}).items() if touched is not none %}
+        {% set is_date = dest_columns | selectattr('name', 'equalto', column)
+            | map(attribute='data_type') | first == 'date' %}
+        {% do predicates.append(
+            days_condition('DBT_INTERNAL_DEST.' ~ column, touched, offsets, is_date)
+        ) %}
+    {% endfor %}
     {% set updated = get_merge_update_columns(
         config.get('merge_update_columns'), config.get('merge_exclude_columns'), dest_columns
-    ) or names %}
-    {% set untouched = [] %}
-    {% for column, in_increment in prune_by.items() %}
-        {% set days = _touched_days(in_increment) %}
-        {% if days %}
-            {% do predicates.append(_on_days('DBT_INTERNAL_DEST.' ~ column, days)) %}
-        {% else %}
-            {% do untouched.append(column) %}
-        {% endif %}
-    {% endfor %}
-    {% if untouched %}
-        select 'nothing new to merge' as outcome
-    {% else %}
-        merge into {{ target }} as DBT_INTERNAL_DEST
-        using {{ source }} as DBT_INTERNAL_SOURCE
-        on {{ predicates | join('\n            and ') }}
-        when matched {% if newest_by %} and {{ _is_newer(newest_by) }} {% endif %} then update set
-            {% for name in updated -%}
-            {{ name }} = DBT_INTERNAL_SOURCE.{{ name }}{{ ',' if not loop.last }}
-            {% endfor %}
-        when not matched then insert *
-    {% endif %}
-{% endmacro %}
-
-{# In their order; a null among them comes last. #}
-{% macro _touched_days(column) %}
-    {% set found = run_query(
-        'select distinct cast(cast(' ~ column ~ ' as date) as string) as day from '
-        ~ increment_view() ~ ' order by day nulls last'
-    ) %}
-    {{ return(found.columns[0].values() | list) }}
-{% endmacro %}
-
-{# Ranges, since Iceberg skips files by them; a few days each, or the whole span when many. #}
-{% macro _on_days(column, touched) %}
-    {% set days = touched | reject('none') | list %}
-    {% set ranges = [] if days == touched else [column ~ ' is null'] %}
-    {% if days | length > 31 %}
-        {% do ranges.append(_between(column, days | first, days | last)) %}
-    {% else %}
-        {% for day in days %}
-            {% do ranges.append(_between(column, day, day)) %}
+    ) or dest_columns | map(attribute='quoted') | list %}
+    {% set newest_by, gone = meta.get('newest_by'), meta.get('gone_when_null') %}
+    merge into {{ target }} as DBT_INTERNAL_DEST
+    using {{ source }} as DBT_INTERNAL_SOURCE
+    on {{ predicates | join('\n        and ') }}
+    {% if gone -%}
+    when matched and DBT_INTERNAL_SOURCE.{{ gone }} is null then delete
+    {% endif -%}
+    when matched {% if newest_by %} and {{ _is_newer(newest_by) }} {% endif %} then update set
+        {% for name in updated -%}
+        {{ name }} = DBT_INTERNAL_SOURCE.{{ name }}{{ ',' if not loop.last }}
         {% endfor %}
-    {% endif %}
-    {{ return('(' ~ ranges | join(' or ') ~ ')') }}
+    when not matched {% if gone %} and DBT_INTERNAL_SOURCE.{{ gone }} is not null {% endif -%}
+        then insert *
 {% endmacro %}
 
-{% macro _between(column, first_day, last_day) %}
-    {% set after = modules.datetime.date.fromisoformat(last_day)
-        + modules.datetime.timedelta(days=1) %}
+{# The query of a model without keys that have nothing: a table that is built anew lacks them. #}
+{% macro without_gone(sql) %}
+    {% set gone = (config.get('meta') or {}).get('gone_when_null') %}
     {{ return(
-        '(' ~ column ~ " >= timestamp '" ~ first_day ~ "' and "
-        ~ column ~ " < timestamp '" ~ after.isoformat() ~ "')"
+        'select * from (\n' ~ sql ~ '\n) as with_gone\nwhere ' ~ gone ~ ' is not null' if gone else sql
     ) }}
 {% endmacro %}
 

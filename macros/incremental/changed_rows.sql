@@ -6,7 +6,7 @@
     The snapshot that this model reads is written into the summary of the commit that it makes, so
     the next run knows where to go on. The mark is set for one commit (macros/iceberg/commit.sql).
 #}
-{% macro changed_rows(silver) %}
+{% macro changed_rows(silver, day=none) %}
     {% if execute and load_relation(silver) %}
         {% set newest = _newest_snapshot(silver) %}
         {% do run_query(
@@ -14,31 +14,33 @@
         ) %}
     {% endif %}
     {% if newest and is_incremental() %}
-        {% do _keep_changes(silver, _last_read_snapshot(silver), newest) %}
-        select * from {{ increment_view() }}
+        {% do _keep_changes(silver, _last_read_snapshot(silver), newest, day) %}
+        select * from {{ increment_view(silver) }}
     {% else %}
         select * from {{ silver }}
     {% endif %}
 {% endmacro %}
 
-{% macro _keep_changes(silver, last_read, newest) %}
+{% macro _keep_changes(silver, last_read, newest, day) %}
     {% if last_read == newest %}
-        {% do _keep_increment('select * from ' ~ silver ~ ' where false') %}
+        {% do _keep_increment(silver, 'select * from ' ~ silver ~ ' where false', day) %}
     {% elif last_read and _is_ancestor(silver, last_read) %}
-        {% set changelog = model.name ~ '__changelog' %}
+        {% set changelog = model.name ~ '__changelog__' ~ silver.identifier %}
         {% do run_query(
             "call lake.system.create_changelog_view(table => '" ~ silver
             ~ "', changelog_view => '" ~ changelog
             ~ "', options => map('start-snapshot-id', '" ~ last_read
             ~ "', 'end-snapshot-id', '" ~ newest ~ "'))"
         ) %}
-        {% do _keep_increment('select * from ' ~ changelog ~ ' where ' ~ _not_retired(silver)) %}
+        {% do _keep_increment(
+            silver, 'select * from ' ~ changelog ~ ' where ' ~ _not_retired(silver), day
+        ) %}
     {% else %}
         {{ log(
             model.name ~ ': what changed in ' ~ silver ~ ' since the last run cannot be known '
             ~ '(rolled back, rebuilt or expired), so all of it is recomputed', info=true
         ) }}
-        {% do _keep_increment('select * from ' ~ silver) %}
+        {% do _keep_increment(silver, 'select * from ' ~ silver, day) %}
     {% endif %}
 {% endmacro %}
 

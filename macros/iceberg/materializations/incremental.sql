@@ -6,6 +6,7 @@
     - a unique_key without a strategy merges, where the adapter appends;
     - a contract is checked at every run, not only when the table is made;
     - rows that the model's retention would remove do not come in;
+    - nothing is committed when the model's increment (macros/incremental) is empty;
     - what the session needs for the commit is set for one statement.
 #}
 {% materialization incremental, adapter='spark', supported_languages=['sql'] %}
@@ -23,7 +24,7 @@
     {{ run_hooks(pre_hooks) }}
 
     {% if is_rebuilt %}
-        {% do replace_with_table(existing, target_relation, query) %}
+        {% do replace_with_table(existing, target_relation, without_gone(query)) %}
     {% else %}
         {% set new_rows = make_temp_relation(this) %}
         {% call statement('new_rows') %}
@@ -40,7 +41,9 @@
             existing
         ) %}
         {% do add_missing_columns(new_rows, query, existing, model_columns) %}
-        {% if strategy == 'merge' %}
+        {% if touched_days() == [] %}
+            {% do commit_statement("select 'nothing new' as outcome") %}
+        {% elif strategy == 'merge' %}
             {% do commit_statement(get_merge_sql(
                 target_relation, new_rows, unique_key,
                 model_columns or adapter.get_columns_in_relation(existing),

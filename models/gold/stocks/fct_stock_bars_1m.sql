@@ -4,7 +4,7 @@
         incremental_strategy='merge',
         unique_key=['ticker', 'window_start'],
         partition_by=['days(window_start)'],
-        meta={'prune_by': {'window_start': 'event_time'}},
+        meta={'prune_by': {'window_start': [0]}, 'gone_when_null': 'trades'},
     )
 }}
 
@@ -12,46 +12,40 @@ with touched as (
 
     select distinct
         ticker,
-        date_trunc('minute', event_time) as window_start
-    from ({{ changed_rows(ref('stg_stocks__prices')) }})
+        {{ time_window('event_time', minutes=1) }} as window_start
+    from ({{ changed_rows(ref('stg_stocks__prices'), day='event_time') }})
 
 ),
 
 prices as (
 
     select
-        prices.ticker,
-        prices.price,
-        prices.event_time,
-        touched.window_start,
-        struct(
-            prices.event_time,
-            prices._kafka_timestamp,
-            prices._kafka_partition,
-            prices._kafka_offset
-        ) as place
-    from {{ ref('stg_stocks__prices') }} as prices
-    inner join touched
-        on
-            prices.ticker = touched.ticker
-            and date_trunc('minute', prices.event_time) = touched.window_start
+        ticker,
+        price,
+        event_time,
+        {{ time_window('event_time', minutes=1) }} as window_start,
+        struct(event_time, _kafka_timestamp, _kafka_partition, _kafka_offset) as place
+    from {{ ref('stg_stocks__prices') }}
+    where {{ on_touched_days('event_time') }}
 
 )
 
 select
     -- ids
-    ticker,
-    window_start,
+    touched.ticker,
+    touched.window_start,
 
     -- numerics
-    min_by(price, place) as open,
-    max(price) as high,
-    min(price) as low,
-    max_by(price, place) as close,
-    count(*) as trades,
+    min_by(prices.price, prices.place) as open,
+    max(prices.price) as high,
+    min(prices.price) as low,
+    max_by(prices.price, prices.place) as close,
+    nullif(count(prices.price), 0) as trades,
 
     -- timestamps
-    min(event_time) as first_event_time,
-    max(event_time) as last_event_time
-from prices
-group by ticker, window_start
+    min(prices.event_time) as first_event_time,
+    max(prices.event_time) as last_event_time
+from touched
+left join prices
+    on touched.ticker = prices.ticker and touched.window_start = prices.window_start
+group by touched.ticker, touched.window_start

@@ -6,7 +6,7 @@
         partition_by=['days(event_time)'],
         meta={
             'newest_by': ['_kafka_timestamp', '_kafka_partition', '_kafka_offset'],
-            'prune_by': {'event_time': 'event_time'},
+            'prune_by': {'event_time': [0]},
         },
     )
 }}
@@ -24,7 +24,7 @@ with source as (
     from {{ source('bronze', 'stocks') }}
     where
         {{ is_valid_record() }}
-        and {{ arrived_since_last_run(source('bronze', 'stocks')) }}
+        and {{ arrived_since_last_run(source('bronze', 'stocks'), day='event_time') }}
 
 ),
 

@@ -1,0 +1,56 @@
+{#- Each stream, and which of the columns that say whose record it is it has. -#}
+{% set streams = {
+    'health': ['user_id', 'device_id', 'sample_id', 'data_type'],
+    'sensors': [],
+    'stocks': [],
+    'traffic': [],
+} %}
+{{
+    config(
+        materialized='incremental',
+        incremental_strategy='merge',
+        unique_key='error_id',
+        partition_by=['days(error_timestamp)'],
+        meta={
+            'newest_by': ['_ingested_at'],
+            'prune_by': {'error_timestamp': [0]},
+            'forget': 'rebuild',
+        },
+    )
+}}
+
+{% for stream, columns in streams.items() %}
+    select
+        -- ids
+        {{ surrogate_key(['_kafka_topic', '_kafka_partition', '_kafka_offset']) }} as error_id,
+        '{{ stream }}' as stream,
+
+        -- what was wrong
+        _error_type as error_type,
+        _error_message as error_message,
+        _kafka_value as raw_payload,
+
+        -- whose record it is, as far as it could be read
+        {% for column in ['user_id', 'device_id', 'sample_id', 'data_type'] -%}
+            {{ column if column in columns else 'cast(null as string)' }} as {{ column }},
+        {% endfor %}
+        -- timestamps
+        _kafka_timestamp as error_timestamp,
+        _resolved_at as resolved_at,
+
+        -- where it came from
+        _kafka_topic as kafka_topic,
+        _kafka_partition as kafka_partition,
+        _kafka_offset as kafka_offset,
+        _ingested_at
+    from {{ source('bronze', stream) }}
+    where
+        {{ is_failed_record() }}
+        and {{ arrived_since_last_run(
+            source('bronze', stream),
+            day='_kafka_timestamp',
+            own_rows="stream = '" ~ stream ~ "'",
+            only=is_failed_record(),
+        ) }}
+    {{ 'union all' if not loop.last }}
+{% endfor %}
