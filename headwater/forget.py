@@ -114,7 +114,8 @@ def _downstream(
         if not catalog.table_exists(name):
             continue
         table = catalog.load_table(name)
-        how: How = "rebuilt" if condition.bind(table.schema()) is None else "deleted"
+        is_rebuilt = condition.bind(table.schema()) is None or _holds_raw_records(node)
+        how: How = "rebuilt" if is_rebuilt else "deleted"
         if how == "rebuilt" and node.resource_type == "snapshot":
             raise HeadwaterError(
                 f"the snapshot {name} lacks a column of the condition "
@@ -128,6 +129,11 @@ def _downstream(
             )
         found.append(_target(table, how, node.name))
     return found
+
+
+def _holds_raw_records(node: Any) -> bool:
+    """Its rows have bytes of records, in which someone may be named whom no column names."""
+    return bool(node.config.meta.get("forget") == "rebuild")
 
 
 def _target(table: "Table", how: How, model: str | None) -> Target:

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 RAW = ("_kafka_key", "_kafka_value", "_kafka_headers", "_error_message")
+# silver.dead_letters has the columns of bronze under the names that people know from elsewhere.
+DEAD_LETTERS = {
+    "raw_payload": "_kafka_value",
+    "error_type": "_error_type",
+    "error_message": "_error_message",
+    **{name.removeprefix("_"): name for name in COORDINATES},
+}
 BOUND_CHARACTERS = 16  # Iceberg cuts the bounds of text
 DELETED = 2  # status of a manifest entry
 CUT_SHORT = "describes a data file by what may be a value cut short"
@@ -184,6 +191,9 @@ class _Looker:
         self, table: "Table", condition: Condition, by_text: bool, store: "FileSystem"
     ) -> None:
         self._schema = table.schema()
+        names = {one.name for one in self._schema.fields}
+        known = DEAD_LETTERS if names >= DEAD_LETTERS.keys() else {}
+        self._own_names = {known.get(name, name): name for name in names}  # by bronze's names
         self._bound = condition.bind(self._schema)
         self._condition = condition
         self._by_text = by_text
@@ -227,7 +237,10 @@ class _Looker:
 
         total = 0
         with self._store.open_input_file(file.path) as opened, pq.ParquetFile(opened) as parquet:
-            columns = _by_field_id(parquet.schema_arrow, self._schema)
+            in_file = _by_field_id(parquet.schema_arrow, self._schema)
+            columns = {
+                name: in_file[own] for name, own in self._own_names.items() if own in in_file
+            }
             for number in range(parquet.num_row_groups):
                 size = parquet.metadata.row_group(number).num_rows
                 names = {one: columns[one] for one in self._needed if one in columns}
@@ -246,9 +259,8 @@ class _Looker:
 
     @cached_property
     def _needed(self) -> list[str]:
-        names = {one.name for one in self._schema.fields}
         wanted = [*self._condition.columns, *COORDINATES, "_error_type"]
-        return [name for name in wanted if name in names]
+        return [name for name in wanted if name in self._own_names]
 
     def _typed(self, group: "pa.Table", names: dict[str, str], size: int) -> "pa.Table":
         """The columns under the names and types that the table has today; null where missing."""
@@ -257,7 +269,7 @@ class _Looker:
 
         found = {}
         for name in self._needed:
-            kind = schema_to_pyarrow(self._schema.find_field(name).field_type)
+            kind = schema_to_pyarrow(self._schema.find_field(self._own_names[name]).field_type)
             found[name] = group[names[name]].cast(kind) if name in names else pa.nulls(size, kind)
         return pa.table(found) if found else pa.table({"_": pa.nulls(size)})
 
