@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import click
 from rich.progress import Progress, TaskID
@@ -218,6 +218,7 @@ def _state(problem: str | None, pid: int | None, external: bool) -> str:
 @click.option("--bad", default=0.0, type=click.FloatRange(0, 1), help="Share of broken records.")
 @click.option("--late", default=0.0, type=click.FloatRange(0, 1), help="Share of late records.")
 @click.option("--duplicates", default=0.0, type=click.FloatRange(0, 1), help="Share sent again.")
+@click.option("--file", "lines", type=click.File("rb"), help="Send its lines instead; - is stdin.")
 def produce(
     stream: str,
     rows: int,
@@ -226,8 +227,9 @@ def produce(
     bad: float,
     late: float,
     duplicates: float,
+    lines: BinaryIO | None,
 ) -> None:
-    """Send made-up records to the topic of STREAM.
+    """Send made-up records, or the lines of a file, to the topic of STREAM.
 
     There are generators for stocks, health, sensors and traffic. Without --rate all records go out
     at once, with event times spread over the trading day (stocks) or the day that ends now. With
@@ -237,12 +239,25 @@ def produce(
     \b
     headwater produce stocks --rows 200000 --bad 0.01 --late 0.02 --duplicates 0.02
     headwater produce traffic --rows 100000 --rate 500
+    headwater produce mine --file records.txt
     """
     from headwater.generators import GENERATORS, Shares
     from headwater.produce import produce as send
+    from headwater.produce import produce_lines
+    from ingestion.stream import load_streams
 
+    if lines:
+        (chosen,) = load_streams([stream])
+        if len(chosen.topics) != 1:
+            raise click.UsageError(f"stream {stream} has {chosen.topic_text}: which one is meant?")
+        sent = produce_lines(settings(), chosen.topics[0], lines)
+        console.print(f"Sent {sent:,} lines to {chosen.topics[0]}.")
+        return
     if stream not in GENERATORS:
-        raise click.UsageError(f"no generator for {stream!r}; there are: {', '.join(GENERATORS)}")
+        raise click.UsageError(
+            f"no generator for {stream!r}; there are: {', '.join(GENERATORS)}. To send records of "
+            "your own, write them into a file, one a line: --file records.txt"
+        )
     if bad + late + duplicates > 1:
         raise click.UsageError("--bad, --late and --duplicates add up to more than 1")
     with progress_bar() as bar:

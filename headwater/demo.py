@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
 from headwater.spark import FAST_START, spark_session, stop_session
 from headwater.status import list_tables, table_status
-from ingestion.bronze import ERROR_TYPES, ensure_table
+from ingestion.bronze import ERROR_TYPES
 from ingestion.ingest import Ingestion
 from ingestion.lease import hold
 from ingestion.stream import load_streams
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-ROWS = 200_000
-SECOND_WAVE = 5_000
+# Records of each stream: the first wave, and a second one that silver and gold take up by itself.
+ROWS = {"stocks": 200_000, "health": 20_000, "sensors": 20_000, "traffic": 20_000}
+SECOND_WAVE = dict.fromkeys(ROWS, 5_000)
 SHARES = Shares(bad=0.01, late=0.02, duplicates=0.02)
 
 
@@ -66,19 +67,18 @@ def run_demo(settings: Settings) -> None:
             starting = pool.submit(spark_session, settings, "ingest", FAST_START)
             pool.submit(parsed_project, settings)
             thrift_ready = pool.submit(wait_ready, settings, thrift, _say)
-            with steps.step(f"Produce {ROWS:,} stock prices: good, late, duplicate and bad ones"):
+            total = sum(ROWS.values())
+            with steps.step(f"Produce {total:,} records: good, late, duplicate and bad ones"):
                 _produce(settings, ROWS, seed)
             with steps.step("Ingest: Kafka to bronze, one commit a batch"):
                 spark = starting.result()
-                for stream in load_streams():
-                    ensure_table(settings, stream)
                 _ingest(spark, settings)
             with steps.step("Wait for the Spark Thrift server"):
                 thrift_ready.result()
         with steps.step("dbt build: silver, gold, and every test"):
             _dbt(settings, "build")
         before = _rows(settings)
-        with steps.step(f"A second wave of {SECOND_WAVE:,} records, to bronze"):
+        with steps.step(f"A second wave of {sum(SECOND_WAVE.values()):,} records, to bronze"):
             _produce(settings, SECOND_WAVE, seed + 1)
             _ingest(spark, settings)
         stop_session(spark)
@@ -95,25 +95,32 @@ def _say(text: str) -> None:
     console.print(f"  [dim]{text}[/]")
 
 
-def _produce(settings: Settings, rows: int, seed: int) -> None:
-    with progress_bar() as bar:
-        task = bar.add_task("  records", total=rows)
-        made = produce(
-            settings, "stocks", rows, None, seed, SHARES, lambda n: bar.update(task, completed=n)
-        )
-    _say(", ".join(f"{count:,} {kind}" for kind, count in made.most_common()))
+def _produce(settings: Settings, rows: dict[str, int], seed: int) -> None:
+    for stream, count in rows.items():
+        with progress_bar() as bar:
+            task = bar.add_task(f"  {stream}", total=count)
+            report = partial(advance_to, bar, task, total=count)
+            made = produce(settings, stream, count, None, seed, SHARES, report)
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in made.most_common())
+        _say(f"{stream}: {kinds}")
 
 
 def _ingest(spark: "SparkSession", settings: Settings) -> None:
-    for stream in load_streams(["stocks"]):
-        run = Ingestion(spark, settings, stream)
-        with hold(settings, stream.name, "demo"):
-            run.start(once=True)
-            while run.is_running:
-                time.sleep(0.1)
+    """All streams at once, each with its own commits."""
+    with ExitStack() as leases:
+        runs = []
+        for stream in load_streams(list(ROWS)):
+            leases.enter_context(hold(settings, stream.name, "demo"))
+            runs.append(Ingestion(spark, settings, stream))
+            runs[-1].start(once=True)
+        while any(run.is_running for run in runs):
+            time.sleep(0.1)
+        for run in runs:
             run.stop()
+    for run in runs:
         run.raise_failure()
-        _say(f"{stream.table}: {run.progress.rows:,} rows in {run.progress.commits} commit(s)")
+        done = run.progress
+        _say(f"{run.stream.table}: {done.rows:,} rows in {done.commits} commit(s)")
 
 
 def _dbt(settings: Settings, command: str) -> None:
@@ -140,9 +147,13 @@ def _summary(settings: Settings, steps: Steps, before: dict[str, int], site: Pat
     )
     console.print(
         table(
-            "Bad records, kept in bronze.stocks with their bytes and the reason",
-            ["error type", "rows"],
-            sorted(errors_by_type(tables["bronze.stocks"]).items()),
+            "Bad records, kept in bronze with their bytes and the reason",
+            ["stream", "error type", "rows"],
+            [
+                (stream, kind, rows)
+                for stream in ROWS
+                for kind, rows in sorted(errors_by_type(tables[f"bronze.{stream}"]).items())
+            ],
         )
     )
     console.print(_preview(tables["gold.fct_stock_bars_1m"]))

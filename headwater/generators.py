@@ -36,7 +36,7 @@ class Shares:
 
 
 class Record(NamedTuple):
-    key: bytes
+    key: bytes | None
     value: bytes
     kind: str  # good, late, duplicate, or the error type that bronze must give it
 
