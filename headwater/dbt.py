@@ -12,6 +12,7 @@ from headwater.errors import HeadwaterError
 from headwater.settings import Settings, project_root, variable
 
 Report = Callable[[int, int], None]  # nodes done, nodes in all
+Heard = Callable[[Any], None]  # an event of dbt
 
 
 @cache
@@ -20,16 +21,12 @@ def parsed_project(settings: Settings) -> Any:
     return _invoke(settings, ["parse"]).result
 
 
-def run_dbt(settings: Settings, *arguments: str, report: Report | None = None) -> int:
+def run_dbt(settings: Settings, *arguments: str, heard: Heard | None = None) -> int:
     """Run a dbt command; returns how many nodes it ran, or raises with what failed."""
-    return len(
-        _invoke(
-            settings,
-            list(arguments),
-            manifest=parsed_project(settings),
-            callbacks=[_counter(report)] if report else [],
-        ).result.results
-    )
+    callbacks = [heard] if heard else []
+    manifest = parsed_project(settings)
+    done = _invoke(settings, list(arguments), manifest=manifest, callbacks=callbacks)
+    return len(done.result.results)
 
 
 def run_operation(settings: Settings, macro: str, **arguments: Any) -> list[str]:
@@ -91,7 +88,7 @@ def build_docs(settings: Settings) -> Path:
     return project_root() / "target" / "static_index.html"
 
 
-def _counter(report: Report) -> Callable[[Any], None]:
+def counter(report: Report) -> Heard:
     """Counts finished nodes; dbt says with each start how many there are in all."""
     done = total = 0
 

@@ -13,7 +13,7 @@ from rich.panel import Panel
 
 from headwater.catalog import open_catalog
 from headwater.console import advance_to, console, progress_bar, table
-from headwater.dbt import build_docs, parsed_project, run_dbt
+from headwater.dbt import build_docs, counter, parsed_project, run_dbt
 from headwater.errors import HeadwaterError
 from headwater.generators import Shares
 from headwater.jars import ensure_jars, needed_sets
@@ -126,7 +126,7 @@ def _ingest(spark: "SparkSession", settings: Settings) -> None:
 def _dbt(settings: Settings, command: str) -> None:
     with progress_bar() as bar:
         task = bar.add_task(f"  dbt {command}", total=None)
-        ran = run_dbt(settings, command, report=partial(advance_to, bar, task))
+        ran = run_dbt(settings, command, heard=counter(partial(advance_to, bar, task)))
         advance_to(bar, task, ran, ran)
 
 

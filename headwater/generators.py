@@ -39,6 +39,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes
     kind: str  # good, late, duplicate, or the error type that bronze must give it
+    timestamp: int = 0  # that Kafka keeps, in milliseconds; 0 for the time of sending
 
 
 Message = tuple[bytes, bytes]  # key and value

@@ -66,7 +66,13 @@ def send(
             time.sleep(pause)
         while True:
             try:
-                producer.produce(topic, record.value, record.key, on_delivery=delivered)
+                producer.produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    on_delivery=delivered,
+                    timestamp=record.timestamp,
+                )
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -1,0 +1,224 @@
+"""What a small wave costs when history grows: part of `make bench`.
+
+Three lakes hold 1, 10 and 100 times DAYS days of all four streams, with the same records a day,
+landed day by day. Then the same small waves come to each in turn, and each is built with `dbt
+build` without tests, one model after the other, so that the CPU seconds of dbt and of the Thrift
+server belong to one model. Spark tells which files each statement has read. The benchmark keeps
+its own state and removes it.
+"""
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import requests
+from confluent_kafka.admin import ConfigResource
+
+import ingestion
+from benchmarks.measure import Watched
+from headwater.console import console, table
+from headwater.dbt import run_dbt
+from headwater.generators import GENERATORS, Shares, spread_clock
+from headwater.kafka import admin, ensure_topic
+from headwater.produce import send
+from headwater.services import borrowed_stack, running_pid, services, wait_ready
+from headwater.settings import Settings
+
+DAYS = int(os.environ.get("DAYS", "2"))
+SCALES = [int(scale) for scale in os.environ.get("SCALES", "1 10 100").split()]
+WARM_UP, MEASURED = 2, 3  # waves
+A_DAY = {"stocks": 2000, "health": 1000, "sensors": 1000, "traffic": 1000}  # records
+WAVE = 500  # records of each stream
+WAVE_SPAN = timedelta(hours=1)
+SHARES = Shares(bad=0.01, late=0.02, duplicates=0.02)
+BUILD = ("build", "--threads", "1", "--exclude-resource-type", "test", "unit_test")
+COMMENT = re.compile(r'"node_id": "\w+\.\w+\.(\w+)"')  # that dbt puts before each statement
+WHOLE = "the whole build"
+
+
+@dataclass
+class Lake:
+    """One pipeline with its history, and what its builds took."""
+
+    scale: int
+    settings: Settings
+    cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)  # by model: read, skipped
+
+    def fill(self, now: datetime) -> None:
+        days = DAYS * self.scale
+        for stream, rows in A_DAY.items():
+            keep_forever(self.settings, GENERATORS[stream].topic)
+            self._send(stream, rows * days, now, timedelta(days=days), seed=1)
+        self._land()
+        run_dbt(self.settings, *BUILD)
+
+    def wave(self, number: int, now: datetime) -> None:
+        for stream in A_DAY:
+            self._send(stream, WAVE, now, WAVE_SPAN, seed=100 + number)
+        self._land()
+
+    def build(self) -> None:
+        """Build, and add to each model's CPU seconds what it took."""
+        statements = len(self._statements())
+        thrift, this = psutil.Process(self._thrift_pid()), psutil.Process()
+        began: dict[str, float] = {}
+
+        def used() -> float:
+            return sum(one.cpu_times().user + one.cpu_times().system for one in (thrift, this))
+
+        def heard(event: Any) -> None:
+            if event.info.name == "NodeStart":
+                began[event.data.node_info.node_name] = used()
+            elif event.info.name == "NodeFinished":
+                name = event.data.node_info.node_name
+                self.cpu[name].append(used() - began[name])
+
+        before = used()
+        run_dbt(self.settings, *BUILD, heard=heard)
+        self.cpu[WHOLE].append(used() - before)
+        self.files = files_read(self._statements()[statements:])
+
+    def _send(self, stream: str, rows: int, end: datetime, span: timedelta, seed: int) -> None:
+        generator = GENERATORS[stream]
+        clock = spread_clock(rows, end, span)
+        records = (
+            record._replace(timestamp=int(clock(index).timestamp() * 1000))
+            for index, record in enumerate(generator.records(rows, seed, SHARES, clock))
+        )
+        send(self.settings, generator.topic, records, None, lambda _: None)
+
+    def _land(self) -> None:
+        Watched(self.settings, "ingest", "--once").wait()
+
+    def _thrift_pid(self) -> int:
+        (thrift,) = (one for one in services(self.settings) if one.name == "thrift")
+        if pid := running_pid(self.settings, thrift):
+            return pid
+        raise SystemExit(f"the Thrift server of {self.scale}x has ended: see its log")
+
+    def _statements(self) -> list[dict[str, Any]]:
+        """All statements so far, with the metrics of their plans, from Spark's web page."""
+        time.sleep(1)  # Spark tells a little later
+        for one in psutil.Process(self._thrift_pid()).net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.port != self.settings.thrift_port:
+                base = f"http://127.0.0.1:{one.laddr.port}/api/v1/applications"
+                try:
+                    (application,) = requests.get(base, timeout=5).json()
+                except (requests.RequestException, ValueError):
+                    continue  # another of its ports
+                every = f"{base}/{application['id']}/sql?planDescription=false&length=100000"
+                return list(requests.get(every, timeout=60).json())
+        raise SystemExit("the Thrift server has no web page")
+
+
+def day_by_day(folder: Path) -> None:
+    """The stream files, with batches of one day each."""
+    for file in (Path(ingestion.__file__).parent / "streams").glob("*.yml"):
+        batch = f"\nbatch:\n  max_records: {A_DAY[file.stem]}\n"
+        text = file.read_text().replace("../schemas", str(file.parents[1] / "schemas"))
+        (folder / file.name).write_text(text + batch)
+
+
+def keep_forever(settings: Settings, topic: str) -> None:
+    """Kafka would delete what is older than a week by its own time."""
+    ensure_topic(settings, topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    resource.set_config("retention.ms", "-1")
+    for done in admin(settings).alter_configs([resource]).values():
+        done.result(30)
+
+
+def files_read(statements: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """By model, how many data files its statements read, and how many they passed over."""
+    found: dict[str, tuple[int, int]] = {}
+    for statement in statements:
+        if name := COMMENT.search(statement["description"]):
+            for metrics in table_scans(statement):
+                read, skipped = found.get(name[1], (0, 0))
+                read += metrics.get("number of result data files", 0)
+                skipped += metrics.get("number of skipped data files", 0)
+                skipped += metrics.get("number of skipped delete files", 0)
+                found[name[1]] = read, skipped
+    return found
+
+
+def table_scans(statement: dict[str, Any]) -> Iterator[dict[str, int]]:
+    for node in statement["nodes"]:
+        if node["nodeName"].startswith("BatchScan"):
+            yield {
+                one["name"]: int(one["value"].replace(",", ""))
+                for one in node["metrics"]
+                if one["name"].startswith("number of") and one["value"].replace(",", "").isdigit()
+            }
+
+
+def report(lakes: list[Lake]) -> None:
+    first, last = lakes[0], lakes[-1]
+    costs = {name: [median(lake.cpu[name][-MEASURED:]) for lake in lakes] for name in first.cpu}
+    rows = []
+    for name in sorted(costs, key=lambda one: -costs[one][0]):
+        read = [lake.files.get(name, (0, 0)) for lake in lakes]
+        rows.append(
+            (
+                name,
+                *costs[name],
+                costs[name][-1] / costs[name][0],
+                *("" if name == WHOLE else f"{one} of {one + skipped}" for one, skipped in read),
+            )
+        )
+    columns = ["", *(f"CPU s, {lake.scale}x" for lake in lakes), f"{last.scale}x / {first.scale}x"]
+    columns += [f"files, {lake.scale}x" for lake in lakes]
+    title = f"The same wave of {WAVE} records a stream, with {DAYS} days of history and more"
+    console.print(table(title, columns, rows))
+    if folder := os.environ.get("RESULTS"):
+        Path(folder).write_text(json.dumps([[lake.scale, lake.cpu, lake.files] for lake in lakes]))
+
+
+def main() -> None:
+    with ExitStack() as opened:
+        home = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["DBT_TARGET_PATH"] = str(home / "target")
+        os.environ["DBT_LOG_PATH"] = str(home / "logs")
+        streams = home / "streams"
+        streams.mkdir()
+        day_by_day(streams)
+        lakes = []
+        for number, scale in enumerate(SCALES):
+            settings = Settings(
+                home=home / f"{scale}x",
+                streams=streams,
+                kafka_port=29195 + number,
+                thrift_port=29205 + number,
+            )
+            launched = opened.enter_context(borrowed_stack(settings, lambda _: None))
+            wait_ready(settings, launched, lambda _: None)
+            lakes.append(Lake(scale, settings))
+        began = datetime.now(UTC)
+        for lake in lakes:
+            started = time.monotonic()
+            lake.fill(began)
+            console.print(f"{lake.scale}x: history is in, {time.monotonic() - started:.0f} s")
+        for number in range(WARM_UP + MEASURED):
+            now = datetime.now(UTC)
+            for lake in lakes:
+                lake.wave(number, now)
+                lake.build()
+            totals = ", ".join(f"{lake.scale}x {lake.cpu[WHOLE][-1]:.1f}" for lake in lakes)
+            console.print(f"wave {number + 1}, CPU s: {totals}")
+        report(lakes)
+
+
+if __name__ == "__main__":
+    main()
