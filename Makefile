@@ -59,9 +59,10 @@ test-slow: $(READY) ## the longer cases
 	@$(BIN)/pytest -m slow
 
 .PHONY: bench
-bench: $(READY) ## measure ingestion: CPU per million records, memory, lag under load (about 15 minutes)
+bench: $(READY) ## measure: CPU per million records, memory, lag under load, cost of an increment (about 40 minutes)
 	@$(BIN)/python -m benchmarks.ingest
 	@$(BIN)/python -m benchmarks.load
+	@$(BIN)/python -m benchmarks.increments
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

@@ -87,20 +87,20 @@
 {% endmacro %}
 
 {#
-    A condition for changelog rows of a table: without those that its retention has removed, and
-    without older changes of the same rows, since what they touched cannot be computed any more.
+    A condition for changelog rows of a table, by the marks that its retention has left in the
+    summaries of its commits: without the rows that it has removed, and without older changes of the
+    same rows, since what they touched cannot be computed any more.
 #}
-{% macro _not_retired(relation) %}
-    {% set found = run_query(
-        "select get_json_object(mark, '$.column') as name, "
-        ~ "concat('< ', max(get_json_object(mark, '$.before'))) as before "
-        ~ "from (select summary['headwater.retention'] as mark from " ~ relation ~ ".snapshots) "
-        ~ "where mark is not null group by name"
-    ) %}
+{% macro _not_retired(marks) %}
+    {% set cuts = {} %}
+    {% for mark in marks %}
+        {% set mark = fromjson(mark) %}
+        {% do cuts.update({mark.column: [cuts.get(mark.column, ''), mark.before] | max}) %}
+    {% endfor %}
     {% set conditions = ['true'] %}
-    {% for name, before in found.rows %}
+    {% for column, before in cuts.items() %}
         {% do conditions.append(
-            'not coalesce(' ~ adapter.quote(name) ~ " < timestamp '" ~ before[2:] ~ "', false)"
+            'not coalesce(' ~ adapter.quote(column) ~ " < timestamp '" ~ before ~ "', false)"
         ) %}
     {% endfor %}
     {{ return(conditions | join(' and ')) }}

@@ -8,32 +8,34 @@
 #}
 {% macro changed_rows(silver, day=none) %}
     {% if execute and load_relation(silver) %}
-        {% set newest = _newest_snapshot(silver) %}
+        {% set known = _snapshots(silver) %}
         {% do run_query(
-            'set `' ~ snapshot_property(read_mark(silver.identifier)) ~ '` = ' ~ newest
+            'set `' ~ snapshot_property(read_mark(silver.identifier)) ~ '` = ' ~ known.newest
         ) %}
     {% endif %}
-    {% if newest and is_incremental() %}
-        {% do _keep_changes(silver, _last_read_snapshot(silver), newest, day) %}
+    {% if known and is_incremental() %}
+        {% do _keep_changes(silver, known, day) %}
         select * from {{ increment_view(silver) }}
     {% else %}
         select * from {{ silver }}
     {% endif %}
 {% endmacro %}
 
-{% macro _keep_changes(silver, last_read, newest, day) %}
-    {% if last_read == newest %}
+{% macro _keep_changes(silver, known, day) %}
+    {% if known.last_read == known.newest %}
         {% do _keep_increment(silver, 'select * from ' ~ silver ~ ' where false', day) %}
-    {% elif last_read and _is_ancestor(silver, last_read) %}
+    {% elif known.last_read in known.ancestors %}
         {% set changelog = model.name ~ '__changelog__' ~ silver.identifier %}
         {% do run_query(
             "call lake.system.create_changelog_view(table => '" ~ silver
             ~ "', changelog_view => '" ~ changelog
-            ~ "', options => map('start-snapshot-id', '" ~ last_read
-            ~ "', 'end-snapshot-id', '" ~ newest ~ "'))"
+            ~ "', options => map('start-snapshot-id', '" ~ known.last_read
+            ~ "', 'end-snapshot-id', '" ~ known.newest ~ "'))"
         ) %}
         {% do _keep_increment(
-            silver, 'select * from ' ~ changelog ~ ' where ' ~ _not_retired(silver), day
+            silver,
+            'select * from ' ~ changelog ~ ' where ' ~ _not_retired(known.retention_marks),
+            day
         ) %}
     {% else %}
         {{ log(
@@ -49,24 +51,52 @@
     {{ return('headwater.read.' ~ table) }}
 {% endmacro %}
 
-{% macro _newest_snapshot(relation) %}
-    {% set found = run_query("select snapshot_id from " ~ relation ~ ".refs where name = 'main'") %}
-    {{ return(found.columns[0].values()[0] | string) }}
+{#
+    What the metadata of `silver` and of this model's own table tell, in one statement: the newest
+    snapshot of `silver`, its ancestors, the marks of its retention, and the snapshot of it that this
+    model has last read. Snapshots that were rolled back do not count.
+#}
+{% macro _snapshots(silver) %}
+    {% set marks = {silver: 'headwater.retention'} %}
+    {% if is_incremental() %}
+        {% do marks.update({this: read_mark(silver.identifier)}) %}
+    {% endif %}
+    {% set parts = [] %}
+    {% for relation, mark in marks.items() %}
+        {# Letters before the ids: dbt would make rounded numbers of them. #}
+        {% do parts.append(
+            "select '" ~ relation ~ "' as relation, concat('s', snapshot_id) as snapshot, "
+            ~ "concat('s', parent_id) as parent, summary['" ~ mark ~ "'] as mark from "
+            ~ relation ~ '.snapshots union all '
+            ~ "select '" ~ relation ~ "', 'main', concat('s', snapshot_id), null from "
+            ~ relation ~ ".refs where name = 'main'"
+        ) %}
+    {% endfor %}
+    {% set parents, said = {}, {} %}
+    {% for relation, snapshot, parent, mark in run_query(parts | join(' union all ')).rows %}
+        {% do parents.setdefault(relation, {}).update({snapshot: parent}) %}
+        {% do said.setdefault(relation, {}).update({snapshot: mark}) %}
+    {% endfor %}
+    {% set ancestors = _walk(parents[silver | string]) %}
+    {% set own_marks = [] %}
+    {% for snapshot in _walk(parents.get(this | string, {})) if said[this | string].get(snapshot) %}
+        {% do own_marks.append(said[this | string][snapshot] | string) %}
+    {% endfor %}
+    {{ return({
+        'newest': ancestors[0][1:],
+        'ancestors': ancestors | map('replace', 's', '') | list,
+        'retention_marks': said[silver | string].values() | select | list,
+        'last_read': own_marks | first if own_marks else none,
+    }) }}
 {% endmacro %}
 
-{% macro _last_read_snapshot(silver) %}
-    {% set found = run_query(
-        "select s.summary['" ~ read_mark(silver.identifier) ~ "'] from " ~ this ~ ".snapshots as s "
-        ~ "inner join " ~ this ~ ".history as h on s.snapshot_id = h.snapshot_id "
-        ~ "where h.is_current_ancestor and s.summary['" ~ read_mark(silver.identifier) ~ "'] is not null "
-        ~ "order by s.committed_at desc limit 1"
-    ) %}
-    {{ return(found.columns[0].values()[0] if found.rows else none) }}
-{% endmacro %}
-
-{% macro _is_ancestor(relation, snapshot) %}
-    {% set found = run_query(
-        "select 1 from " ~ relation ~ ".history where is_current_ancestor and snapshot_id = " ~ snapshot
-    ) %}
-    {{ return(found.rows | length > 0) }}
+{# The snapshots of a table from its newest one back, by the parent of each. #}
+{% macro _walk(parents) %}
+    {% set state = namespace(at=parents.get('main')) %}
+    {% set found = [] %}
+    {% for _ in parents if state.at in parents %}
+        {% do found.append(state.at) %}
+        {% set state.at = parents[state.at] %}
+    {% endfor %}
+    {{ return(found) }}
 {% endmacro %}
