@@ -36,7 +36,7 @@ from headwater.settings import Settings
 
 DAYS = int(os.environ.get("DAYS", "2"))
 SCALES = [int(scale) for scale in os.environ.get("SCALES", "1 10 100").split()]
-WARM_UP, MEASURED = 2, 3  # waves
+WARM_UP, MEASURED = 1, 2  # waves
 A_DAY = {"stocks": 2000, "health": 1000, "sensors": 1000, "traffic": 1000}  # records
 WAVE = 500  # records of each stream
 WAVE_SPAN = timedelta(hours=1)
@@ -172,7 +172,7 @@ def report(lakes: list[Lake]) -> None:
             (
                 name,
                 *costs[name],
-                costs[name][-1] / costs[name][0],
+                costs[name][-1] / costs[name][0] if costs[name][0] else "",
                 *("" if name == WHOLE else f"{one} of {one + skipped}" for one, skipped in read),
             )
         )

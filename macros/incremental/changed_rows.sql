@@ -38,12 +38,50 @@
             day
         ) %}
     {% else %}
+        {% do _keep_increment(silver, 'select * from ' ~ silver, day) %}
+        {% set is_replaced = _may_be_replaced(silver, known) %}
+        {% if is_replaced %}
+            {% do run_query('set `' ~ _whole_setting() ~ '` = true') %}
+        {% endif %}
         {{ log(
             model.name ~ ': what changed in ' ~ silver ~ ' since the last run cannot be known '
-            ~ '(rolled back, rebuilt or expired), so all of it is recomputed', info=true
+            ~ '(rolled back, rebuilt or expired), so all of it is recomputed'
+            ~ ('' if is_replaced else '; rows for which nothing is there any more stay until '
+                ~ 'dbt run --full-refresh --select ' ~ model.name), info=true
         ) }}
-        {% do _keep_increment(silver, 'select * from ' ~ silver, day) %}
     {% endif %}
+{% endmacro %}
+
+{#
+    Whether all that this model can be computed from is still there. Where retention has removed
+    rows of `silver`, what was made of them stays. An ephemeral model is part of the compiled query
+    only, which is the increment's.
+#}
+{% macro _may_be_replaced(silver, known) %}
+    {% for parent in model.depends_on.nodes if parent in graph.nodes %}
+        {% set node = graph.nodes[parent] %}
+        {% if node.alias == silver.identifier and (node.config.meta or {}).get('retention') %}
+            {{ return(false) }}
+        {% elif node.config.materialized == 'ephemeral' %}
+            {{ return(false) }}
+        {% endif %}
+    {% endfor %}
+    {{ return(not known.retention_marks) }}
+{% endmacro %}
+
+{# Whether an increment of this model asked to have the whole of it recomputed. #}
+{% macro is_recomputed_whole() %}
+    {{ return(run_query('set `' ~ _whole_setting() ~ '`').rows[0][1] == 'true') }}
+{% endmacro %}
+
+{% macro _whole_setting() %}
+    {{ return(_increment_setting('whole', this.identifier)) }}
+{% endmacro %}
+
+{# The query of this model as on its first run: for all rows, and blind to its own table. #}
+{% macro whole_query() %}
+    {% do model.config.update({'materialized': 'table'}) %}  {# is_incremental() looks there #}
+    {{ return(render(model.raw_code)) }}
 {% endmacro %}
 
 {# The property of a model's commit that holds the snapshot of `table` which it has read. #}

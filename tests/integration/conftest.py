@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from headwater.settings import Settings
 from headwater.spark import spark_session
 from ingestion.stream import Stream, load_streams
+from tests.integration.lab import Lab
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +42,11 @@ def stream(spark: SparkSession) -> Iterator[Stream]:
     made = new_stream()
     yield made
     spark.sql(f"drop table if exists lake.{made.table} purge")
+
+
+@pytest.fixture
+def lab(stack: dict[str, str], tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[Lab]:
+    made = Lab(tmp_path, stack)
+    made.create(pytestconfig.getoption("as_shipped"))
+    yield made
+    made.drop()

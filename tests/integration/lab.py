@@ -36,6 +36,7 @@ class Lab:
     env: dict[str, str]
     namespace: str = field(default_factory=lambda: f"lab_{uuid.uuid4().hex[:8]}")
     log: list[str] = field(default_factory=list)  # statements of the last command
+    said: list[str] = field(default_factory=list)  # by its macros, to people
 
     def create(self, as_shipped: bool) -> None:
         """`as_shipped` leaves out what Headwater changes in the adapter."""
@@ -62,7 +63,7 @@ class Lab:
     def dbt(self, *arguments: str) -> dict[str, str]:
         """Run dbt in this process; what became of each node, `<status>: <message>`."""
         done = run_dbt(self.folder, self.env, "--no-partial-parse", *arguments)
-        self.log = done.statements
+        self.log, self.said = done.statements, done.said
         return done.nodes
 
     def run(self, *arguments: str) -> None:

@@ -3,21 +3,11 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.lab import Lab, connection
-
-
-@pytest.fixture
-def lab(stack: dict[str, str], tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[Lab]:
-    made = Lab(tmp_path, stack)
-    made.create(pytestconfig.getoption("as_shipped"))
-    yield made
-    made.drop()
 
 
 class Reader(threading.Thread):

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,32 @@ def content(settings: Settings, name: str) -> list[str]:
     return sorted(json.dumps(row, default=repr, sort_keys=True) for row in rows)
 
 
-def build(env: dict[str, str], *arguments: str) -> None:
-    done = run_dbt(ROOT, env, "run", *arguments)
+def build(env: dict[str, str], *arguments: str, command: str = "run") -> None:
+    done = run_dbt(ROOT, env, command, *arguments)
     assert done.nodes
     assert not {k: one for k, one in done.nodes.items() if not one.startswith("success")}
+
+
+def check_history(settings: Settings) -> None:
+    """One open version for each sensor in use, as it is now; an older one ends before the next."""
+    states: dict[str, list[dict[str, Any]]] = {}
+    history = read_table(settings, "gold.dim_sensors_history").sort_by("dbt_valid_from")
+    for row in history.to_pylist():
+        states.setdefault(row["sensor_id"], []).append(row)
+    for versions in states.values():
+        for version, following in pairwise(versions):
+            assert version["dbt_valid_to"] is not None
+            assert version["dbt_valid_to"] <= following["dbt_valid_from"]
+    current = {
+        row["sensor_id"]: (row["temperature"], row["measured_at"])
+        for row in read_table(settings, "gold.dim_sensors").to_pylist()
+    }
+    open_versions = {
+        sensor: (versions[-1]["temperature"], versions[-1]["measured_at"])
+        for sensor, versions in states.items()
+        if versions[-1]["dbt_valid_to"] is None
+    }
+    assert open_versions == current
 
 
 @pytest.fixture
@@ -143,10 +166,16 @@ def test_increments_end_in_the_same_tables_as_a_full_refresh(
             send(settings, stream.topics[0], *values, keys=keys)
             land(spark, settings, stream)
         build(project_env)
+        build(project_env, command="snapshot")
+        check_history(settings)
         if number == REPLAYED_AFTER:
             for stream in streams:
                 replay(spark, settings, lenient(stream), ["validation_error"], None)
             build(project_env)
+    assert (
+        read_table(settings, "gold.dim_sensors_history").num_rows
+        > read_table(settings, "gold.dim_sensors").num_rows
+    )
     rebuilt = ("--full-refresh", "--vars", f"{{namespace_suffix: {REBUILT}}}")
     run_dbt(ROOT, project_env, "seed", *rebuilt)
     build(project_env, *rebuilt)

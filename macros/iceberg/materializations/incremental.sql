@@ -6,6 +6,7 @@
     - a unique_key without a strategy merges, where the adapter appends;
     - a contract is checked at every run, not only when the table is made;
     - rows that the model's retention would remove do not come in;
+    - a model whose changes cannot be known (changed_rows) is replaced, too;
     - nothing is committed when the model's increment (macros/incremental) is empty;
     - what the session needs for the commit is set for one statement.
 #}
@@ -19,11 +20,12 @@
     {% set existing = load_relation(this) %}
     {% set target_relation = this.incorporate(type='table') %}
     {% set is_rebuilt = existing is none or existing.is_view or should_full_refresh() %}
-    {% set query = within_retention(compiled_code) %}
+    {% set is_whole = not is_rebuilt and is_recomputed_whole() %}
+    {% set query = within_retention(whole_query() if is_whole else compiled_code) %}
 
     {{ run_hooks(pre_hooks) }}
 
-    {% if is_rebuilt %}
+    {% if is_rebuilt or is_whole %}
         {% do replace_with_table(existing, target_relation, without_gone(query)) %}
     {% else %}
         {% set new_rows = make_temp_relation(this) %}

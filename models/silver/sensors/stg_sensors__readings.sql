@@ -24,7 +24,9 @@ with source as (
     from {{ source('bronze', 'sensors') }}
     where
         {{ is_valid_record() }}
-        and {{ arrived_since_last_run(source('bronze', 'sensors'), day='measurement_time') }}
+        and {{ arrived_since_last_run(
+            source('bronze', 'sensors'), day='measurement_time', only=is_valid_record()
+        ) }}
 
 ),
 

@@ -24,7 +24,9 @@ with source as (
     from {{ source('bronze', 'stocks') }}
     where
         {{ is_valid_record() }}
-        and {{ arrived_since_last_run(source('bronze', 'stocks'), day='event_time') }}
+        and {{ arrived_since_last_run(
+            source('bronze', 'stocks'), day='event_time', only=is_valid_record()
+        ) }}
 
 ),
 

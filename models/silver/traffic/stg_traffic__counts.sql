@@ -26,7 +26,9 @@ with source as (
     from {{ source('bronze', 'traffic') }}
     where
         {{ is_valid_record() }}
-        and {{ arrived_since_last_run(source('bronze', 'traffic'), day='measured_at') }}
+        and {{ arrived_since_last_run(
+            source('bronze', 'traffic'), day='measured_at', only=is_valid_record()
+        ) }}
 
 ),
 
