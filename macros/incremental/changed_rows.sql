@@ -39,7 +39,7 @@
         ) %}
     {% else %}
         {% do _keep_increment(silver, 'select * from ' ~ silver, day) %}
-        {% set is_replaced = _may_be_replaced(silver, known) %}
+        {% set is_replaced = _may_be_replaced(known) %}
         {% if is_replaced %}
             {% do run_query('set `' ~ _whole_setting() ~ '` = true') %}
         {% endif %}
@@ -53,16 +53,14 @@
 {% endmacro %}
 
 {#
-    Whether all that this model can be computed from is still there. Where retention has removed
-    rows of `silver`, what was made of them stays. An ephemeral model is part of the compiled query
-    only, which is the increment's.
+    Whether all that this model can be computed from is still there. Where retention removes rows of
+    any table that it reads, what was made of them stays. An ephemeral model is part of the compiled
+    query only, which is the increment's.
 #}
-{% macro _may_be_replaced(silver, known) %}
+{% macro _may_be_replaced(known) %}
     {% for parent in model.depends_on.nodes if parent in graph.nodes %}
-        {% set node = graph.nodes[parent] %}
-        {% if node.alias == silver.identifier and (node.config.meta or {}).get('retention') %}
-            {{ return(false) }}
-        {% elif node.config.materialized == 'ephemeral' %}
+        {% set config = graph.nodes[parent].config %}
+        {% if config.materialized == 'ephemeral' or (config.meta or {}).get('retention') %}
             {{ return(false) }}
         {% endif %}
     {% endfor %}

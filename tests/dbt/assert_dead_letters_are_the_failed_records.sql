@@ -1,10 +1,9 @@
 -- Each failed record of bronze is a dead letter, up to the newest arrival that the model has read
 -- of its stream; and each dead letter is a failed record, as long as bronze has rows of its time.
 -- This holds while streams run, and whatever a replay has changed since.
-{%- set streams = ['health', 'sensors', 'stocks', 'traffic'] %}
 with failed as (
 
-    {% for stream in streams %}
+    {% for stream in streams() %}
         select
             _kafka_topic,
             _kafka_partition,
@@ -20,7 +19,7 @@ with failed as (
 
 bronze as (
 
-    {% for stream in streams %}
+    {% for stream in streams() %}
         select
             '{{ stream }}' as stream,
             min(_ingested_at) as oldest

@@ -15,7 +15,7 @@ with counted as (
 
 landed as (
 
-    {% for stream in ['health', 'sensors', 'stocks', 'traffic'] %}
+    {% for stream in streams() %}
         select
             '{{ stream }}' as stream,
             _ingested_at,

@@ -199,6 +199,57 @@ def test_gold_recomputes_wholly_when_its_source_was_rebuilt(
     assert bars(settings) == bars_by_hand(settings)
 
 
+RECONCILED = ("--select", "test_type:singular", "test_name:holds_every_record_of")
+
+
+def test_reconciliation_holds_while_bronze_is_ahead(
+    built: dict[str, str], settings: Settings, spark: Any
+) -> None:
+    for stream in load_streams():
+        produce(settings, stream.name, 100, None, 22, Shares(bad=0.2), lambda _: None)
+        land(spark, settings, stream)
+    assert len(dbt(built, "test", *RECONCILED).nodes) > 5
+
+
+@pytest.mark.parametrize(
+    ("table", "damage", "found"),
+    [
+        (PRICES, "delete from {} where price_id = (select min(price_id) from {})", 1),
+        (
+            "silver.dead_letters",  # one is gone, and one is made up
+            "update {} set kafka_offset = -1 where error_id = (select min(error_id) from {})",
+            2,
+        ),
+        (
+            "gold.rpt_pipeline_quality",
+            "update {} set records = records - 1 where stream = 'health' "
+            "and received_hour = (select max(received_hour) from {} where stream = 'health')",
+            1,
+        ),
+        (
+            "gold.rpt_pipeline_quality",
+            "update {} set errors = errors + 1000 where stream = 'health' "
+            "and received_hour = (select max(received_hour) from {} where stream = 'health')",
+            1,
+        ),
+    ],
+)
+def test_reconciliation_finds_what_was_lost_or_made_up(
+    built: dict[str, str], spark: Any, table: str, damage: str, found: int
+) -> None:
+    """And nothing but that."""
+    name = f"lake.{table}"
+    good = spark.sql(f"select snapshot_id from {name}.refs where name = 'main'").first()[0]
+    spark.sql(damage.format(name, name))
+    try:
+        nodes = run_dbt(ROOT, built, "test", *RECONCILED).nodes
+    finally:
+        spark.sql(f"call lake.system.rollback_to_snapshot('{table}', {good})")
+    failed = [one for one in nodes.values() if not one.startswith("pass")]
+    assert len(failed) == 1, nodes
+    assert f"Got {found} result" in failed[0]
+
+
 @pytest.mark.usefixtures("built")
 def test_comments_reach_the_tables(settings: Settings) -> None:
     from headwater.catalog import open_catalog

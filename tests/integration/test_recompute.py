@@ -84,3 +84,23 @@ def test_what_was_made_of_rows_that_retention_removed_stays(lab: Lab) -> None:
     assert days_with_events(lab) == [9, 0, 7, 0, 0, 0, 3]
     lab.run("--select", "per_day", "--full-refresh")
     assert days_with_events(lab) == [9, 0, 7]
+
+
+def test_a_retention_of_any_table_that_the_model_reads_counts(lab: Lab) -> None:
+    make(lab)
+    lab.model(
+        "notes",
+        f"select id as note, at from {lab.table('raw')}",
+        materialized="table",
+        meta={"retention": {"column": "at", "days": 30}},
+    )
+    lab.model(
+        "per_day",
+        "-- depends_on: {{ ref('notes') }}\n" + PER_DAY,
+        materialized="incremental",
+        unique_key="day",
+    )
+    lab.run("--select", "notes")
+    lab.run("--select", "events", "--full-refresh")
+    lab.run("--select", "per_day")
+    assert days_with_events(lab) == [9, 0, 7, 0, 0, 0, 3]

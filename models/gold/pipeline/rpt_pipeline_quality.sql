@@ -1,10 +1,3 @@
-{#- Each stream, and its column that says when the thing happened which a record tells of. -#}
-{% set streams = {
-    'health': 'end_time',
-    'sensors': 'measurement_time',
-    'stocks': 'event_time',
-    'traffic': 'measured_at',
-} %}
 {{
     config(
         materialized='incremental',
@@ -13,7 +6,7 @@
     )
 }}
 
-{% for stream in streams %}
+{% for stream in streams() %}
     {% do note_arrivals(
         source('bronze', stream), day='_kafka_timestamp', own_rows="stream = '" ~ stream ~ "'"
     ) %}
@@ -22,7 +15,7 @@
 -- Days are counted whole: a replay changes what a record was counted as.
 with records as (
 
-    {% for stream, event_time in streams.items() %}
+    {% for stream, its in streams().items() %}
         select
             _error_type,
             _resolved_at,
@@ -30,7 +23,7 @@ with records as (
             '{{ stream }}' as stream,
             {{ time_window('_kafka_timestamp', minutes=60) }} as received_hour,
             -- What was replayed took as long as people did.
-            if(_error_type is null, unix_micros({{ event_time }}), null) as event_micros
+            if(_error_type is null, unix_micros({{ its.event_time }}), null) as event_micros
         from {{ source('bronze', stream) }}
         where {{ arrived_on_touched_days(source('bronze', stream), day='_kafka_timestamp') }}
         {{ 'union all' if not loop.last }}

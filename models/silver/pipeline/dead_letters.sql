@@ -1,10 +1,3 @@
-{#- Each stream, and which of the columns that say whose record it is it has. -#}
-{% set streams = {
-    'health': ['user_id', 'device_id', 'sample_id', 'data_type'],
-    'sensors': [],
-    'stocks': [],
-    'traffic': [],
-} %}
 {{
     config(
         materialized='incremental',
@@ -19,7 +12,7 @@
     )
 }}
 
-{% for stream, columns in streams.items() %}
+{% for stream, its in streams().items() %}
     select
         -- ids
         {{ surrogate_key(['_kafka_topic', '_kafka_partition', '_kafka_offset']) }} as error_id,
@@ -32,7 +25,7 @@
 
         -- whose record it is, as far as it could be read
         {% for column in ['user_id', 'device_id', 'sample_id', 'data_type'] -%}
-            {{ column if column in columns else 'cast(null as string)' }} as {{ column }},
+            {{ column if column in its.whose else 'cast(null as string)' }} as {{ column }},
         {% endfor %}
         -- timestamps
         _kafka_timestamp as error_timestamp,
