@@ -3,8 +3,8 @@
 Three lakes hold 1, 10 and 100 times DAYS days of all four streams, with the same records a day,
 landed day by day. Then the same small waves come to each in turn, and each is built with `dbt
 build` without tests, one model after the other, so that the CPU seconds of dbt and of the Thrift
-server belong to one model. Spark tells which files each statement has read. The benchmark keeps
-its own state and removes it.
+server belong to one model. Spark tells how many data files each statement has read, the catalog how
+many the tables have that it read from. The benchmark keeps its own state and removes it.
 """
 
 import os
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import ingestion
 from benchmarks.measure import Watched
+from headwater.catalog import open_catalog
 from headwater.console import console, table
 from headwater.dbt import run_dbt
 from headwater.generators import GENERATORS, Shares, spread_clock
@@ -40,9 +42,10 @@ WARM_UP, MEASURED = 1, 2  # waves
 A_DAY = {"stocks": 2000, "health": 1000, "sensors": 1000, "traffic": 1000}  # records
 WAVE = 500  # records of each stream
 WAVE_SPAN = timedelta(hours=1)
+MEASURABLE = 0.05  # CPU s; exposures take none
 SHARES = Shares(bad=0.01, late=0.02, duplicates=0.02)
 BUILD = ("build", "--threads", "1", "--exclude-resource-type", "test", "unit_test")
-COMMENT = re.compile(r'"node_id": "\w+\.\w+\.(\w+)"')  # that dbt puts before each statement
+SCAN = re.compile(r"BatchScan lake\.(\w+\.\w+)(\.changes)?")  # no metadata tables
 WHOLE = "the whole build"
 
 
@@ -53,7 +56,7 @@ class Lake:
     scale: int
     settings: Settings
     cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)  # by model: read, skipped
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)  # by model: read, and there
 
     def fill(self, now: datetime) -> None:
         days = DAYS * self.scale
@@ -69,25 +72,39 @@ class Lake:
         self._land()
 
     def build(self) -> None:
-        """Build, and add to each model's CPU seconds what it took."""
-        statements = len(self._statements())
-        thrift, this = psutil.Process(self._thrift_pid()), psutil.Process()
+        """Build; add to each model's CPU seconds what it took, and note the files that it read."""
+        spark = SparkPage(self._thrift_pid(), self.settings.thrift_port)
+        thrift, this = psutil.Process(spark.pid), psutil.Process()
         began: dict[str, float] = {}
+        looking = 0.0  # what it takes to ask for files is no part of the build
 
         def used() -> float:
             return sum(one.cpu_times().user + one.cpu_times().system for one in (thrift, this))
 
         def heard(event: Any) -> None:
+            nonlocal looking
             if event.info.name == "NodeStart":
                 began[event.data.node_info.node_name] = used()
             elif event.info.name == "NodeFinished":
-                name = event.data.node_info.node_name
-                self.cpu[name].append(used() - began[name])
+                name, ended = event.data.node_info.node_name, used()
+                self.cpu[name].append(ended - began[name])
+                self.files[name] = self._files_read(spark.new_statements())
+                looking += used() - ended
 
         before = used()
         run_dbt(self.settings, *BUILD, heard=heard)
-        self.cpu[WHOLE].append(used() - before)
-        self.files = files_read(self._statements()[statements:])
+        self.cpu[WHOLE].append(used() - before - looking)
+
+    def _files_read(self, statements: Iterator[dict[str, Any]]) -> tuple[int, int]:
+        """How many data files the statements read, and how many the tables that they read have."""
+        catalog = open_catalog(self.settings)
+        read = there = 0
+        for name, files in chain.from_iterable(map(table_scans, statements)):
+            read += files
+            snapshot = catalog.load_table(name).current_snapshot()
+            if snapshot and snapshot.summary:
+                there += int(snapshot.summary["total-data-files"] or 0)
+        return read, there
 
     def _send(self, stream: str, rows: int, end: datetime, span: timedelta, seed: int) -> None:
         generator = GENERATORS[stream]
@@ -107,19 +124,38 @@ class Lake:
             return pid
         raise SystemExit(f"the Thrift server of {self.scale}x has ended: see its log")
 
-    def _statements(self) -> list[dict[str, Any]]:
-        """All statements so far, with the metrics of their plans, from Spark's web page."""
-        time.sleep(1)  # Spark tells a little later
-        for one in psutil.Process(self._thrift_pid()).net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr.port != self.settings.thrift_port:
+
+class SparkPage:
+    """What the web page of a Thrift server tells about its statements."""
+
+    def __init__(self, pid: int, thrift_port: int) -> None:
+        self.pid = pid
+        self.address = next(self._addresses(thrift_port))
+        newest = requests.get(f"{self.address}?details=false&length=100000", timeout=60).json()
+        self.seen = max(one["id"] for one in newest)
+
+    def _addresses(self, thrift_port: int) -> Iterator[str]:
+        for one in psutil.Process(self.pid).net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.port != thrift_port:
                 base = f"http://127.0.0.1:{one.laddr.port}/api/v1/applications"
                 try:
                     (application,) = requests.get(base, timeout=5).json()
                 except (requests.RequestException, ValueError):
                     continue  # another of its ports
-                every = f"{base}/{application['id']}/sql?planDescription=false&length=100000"
-                return list(requests.get(every, timeout=60).json())
+                yield f"{base}/{application['id']}/sql"
         raise SystemExit("the Thrift server has no web page")
+
+    def new_statements(self) -> Iterator[dict[str, Any]]:
+        """Those since the last look, with the metrics of their plans; Spark forgets them soon."""
+        time.sleep(0.5)  # Spark tells a little later
+        while True:
+            found = requests.get(
+                f"{self.address}/{self.seen + 1}?planDescription=false", timeout=60
+            )
+            if found.status_code == requests.codes.not_found:
+                return
+            self.seen += 1
+            yield found.json()
 
 
 def day_by_day(folder: Path) -> None:
@@ -139,27 +175,13 @@ def keep_forever(settings: Settings, topic: str) -> None:
         done.result(30)
 
 
-def files_read(statements: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """By model, how many data files its statements read, and how many they passed over."""
-    found: dict[str, tuple[int, int]] = {}
-    for statement in statements:
-        if name := COMMENT.search(statement["description"]):
-            for metrics in table_scans(statement):
-                read, skipped = found.get(name[1], (0, 0))
-                read += metrics.get("number of result data files", 0)
-                skipped += metrics.get("number of skipped data files", 0)
-                found[name[1]] = read, skipped
-    return found
-
-
-def table_scans(statement: dict[str, Any]) -> Iterator[dict[str, int]]:
+def table_scans(statement: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Each read of a table in a statement: the table, and how many data files were planned."""
     for node in statement["nodes"]:
-        if node["nodeName"].startswith("BatchScan"):
-            yield {
-                one["name"]: int(one["value"].replace(",", ""))
-                for one in node["metrics"]
-                if one["name"].startswith("number of") and one["value"].replace(",", "").isdigit()
-            }
+        table_name = SCAN.fullmatch(node["nodeName"])
+        for metric in node["metrics"]:
+            if table_name and metric["name"] == "number of result data files":
+                yield table_name[1], int(metric["value"].replace(",", ""))
 
 
 def report(lakes: list[Lake]) -> None:
@@ -167,18 +189,21 @@ def report(lakes: list[Lake]) -> None:
     costs = {name: [median(lake.cpu[name][-MEASURED:]) for lake in lakes] for name in first.cpu}
     rows = []
     for name in sorted(costs, key=lambda one: -costs[one][0]):
-        read = [lake.files.get(name, (0, 0)) for lake in lakes]
+        if costs[name][0] < MEASURABLE:
+            continue
+        read = [lake.files.get(name) for lake in lakes]
         rows.append(
             (
                 name,
                 *costs[name],
-                costs[name][-1] / costs[name][0] if costs[name][0] else "",
-                *("" if name == WHOLE else f"{one} of {one + skipped}" for one, skipped in read),
+                costs[name][-1] / costs[name][0],
+                *(f"{one[0]} of {one[1]}" if one and one[1] else "" for one in read),
             )
         )
     columns = ["", *(f"CPU s, {lake.scale}x" for lake in lakes), f"{last.scale}x / {first.scale}x"]
     columns += [f"files, {lake.scale}x" for lake in lakes]
     title = f"The same wave of {WAVE} records a stream, with {DAYS} days of history and more"
+    console.width = max(console.width, 130)  # names in one piece
     console.print(table(title, columns, rows))
 
 

@@ -3,7 +3,7 @@
         materialized='incremental',
         incremental_strategy='merge',
         unique_key='error_id',
-        partition_by=['days(error_timestamp)'],
+        partition_by=['stream', 'days(error_timestamp)'],
         meta={
             'newest_by': ['_ingested_at'],
             'prune_by': {'error_timestamp': [0]},
