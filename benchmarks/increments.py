@@ -3,37 +3,36 @@
 Three lakes hold 1, 10 and 100 times DAYS days of all four streams, with the same records a day,
 landed day by day. Then the same small waves come to each in turn, and each is built with `dbt
 build` without tests, one model after the other, so that the CPU seconds of dbt and of the Thrift
-server belong to one model. Spark tells how many data files each statement has read, the catalog how
-many the tables have that it read from. The benchmark keeps its own state and removes it.
+server belong to one model. Spark and Iceberg tell how many data files each statement has read, or
+looked keys up in, and the catalog how many the tables have that it read from. The benchmark keeps
+its own state and removes it.
 """
 
 import os
-import re
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psutil
-import requests
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import ingestion
 from benchmarks.measure import Watched
+from benchmarks.scans import REPORTING, Scans
 from headwater.catalog import open_catalog
 from headwater.console import console, table
 from headwater.dbt import run_dbt
 from headwater.generators import GENERATORS, Shares, spread_clock
 from headwater.kafka import admin, ensure_topic
 from headwater.produce import send
-from headwater.services import borrowed_stack, running_pid, services, wait_ready
+from headwater.services import borrowed_stack, wait_ready
 from headwater.settings import Settings
 
 DAYS = int(os.environ.get("DAYS", "2"))
@@ -45,7 +44,6 @@ WAVE_SPAN = timedelta(hours=1)
 MEASURABLE = 0.05  # CPU s; exposures take none
 SHARES = Shares(bad=0.01, late=0.02, duplicates=0.02)
 BUILD = ("build", "--threads", "1", "--exclude-resource-type", "test", "unit_test")
-SCAN = re.compile(r"BatchScan lake\.(\w+\.\w+)(\.changes)?")  # no metadata tables
 WHOLE = "the whole build"
 
 
@@ -73,8 +71,8 @@ class Lake:
 
     def build(self) -> None:
         """Build; add to each model's CPU seconds what it took, and note the files that it read."""
-        spark = SparkPage(self._thrift_pid(), self.settings.thrift_port)
-        thrift, this = psutil.Process(spark.pid), psutil.Process()
+        scans = Scans(self.settings)
+        thrift, this = psutil.Process(scans.pid), psutil.Process()
         began: dict[str, float] = {}
         looking = 0.0  # what it takes to ask for files is no part of the build
 
@@ -88,18 +86,18 @@ class Lake:
             elif event.info.name == "NodeFinished":
                 name, ended = event.data.node_info.node_name, used()
                 self.cpu[name].append(ended - began[name])
-                self.files[name] = self._files_read(spark.new_statements())
+                self.files[name] = self._files_read(scans.new())
                 looking += used() - ended
 
         before = used()
         run_dbt(self.settings, *BUILD, heard=heard)
         self.cpu[WHOLE].append(used() - before - looking)
 
-    def _files_read(self, statements: Iterator[dict[str, Any]]) -> tuple[int, int]:
-        """How many data files the statements read, and how many the tables that they read have."""
+    def _files_read(self, scans: Iterable[tuple[str, int]]) -> tuple[int, int]:
+        """How many data files were read, and how many the tables have that were read."""
         catalog = open_catalog(self.settings)
         read = there = 0
-        for name, files in chain.from_iterable(map(table_scans, statements)):
+        for name, files in scans:
             read += files
             snapshot = catalog.load_table(name).current_snapshot()
             if snapshot and snapshot.summary:
@@ -118,45 +116,6 @@ class Lake:
     def _land(self) -> None:
         Watched(self.settings, "ingest", "--once").wait()
 
-    def _thrift_pid(self) -> int:
-        (thrift,) = (one for one in services(self.settings) if one.name == "thrift")
-        if pid := running_pid(self.settings, thrift):
-            return pid
-        raise SystemExit(f"the Thrift server of {self.scale}x has ended: see its log")
-
-
-class SparkPage:
-    """What the web page of a Thrift server tells about its statements."""
-
-    def __init__(self, pid: int, thrift_port: int) -> None:
-        self.pid = pid
-        self.address = next(self._addresses(thrift_port))
-        newest = requests.get(f"{self.address}?details=false&length=100000", timeout=60).json()
-        self.seen = max(one["id"] for one in newest)
-
-    def _addresses(self, thrift_port: int) -> Iterator[str]:
-        for one in psutil.Process(self.pid).net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr.port != thrift_port:
-                base = f"http://127.0.0.1:{one.laddr.port}/api/v1/applications"
-                try:
-                    (application,) = requests.get(base, timeout=5).json()
-                except (requests.RequestException, ValueError):
-                    continue  # another of its ports
-                yield f"{base}/{application['id']}/sql"
-        raise SystemExit("the Thrift server has no web page")
-
-    def new_statements(self) -> Iterator[dict[str, Any]]:
-        """Those since the last look, with the metrics of their plans; Spark forgets them soon."""
-        time.sleep(0.5)  # Spark tells a little later
-        while True:
-            found = requests.get(
-                f"{self.address}/{self.seen + 1}?planDescription=false", timeout=60
-            )
-            if found.status_code == requests.codes.not_found:
-                return
-            self.seen += 1
-            yield found.json()
-
 
 def day_by_day(folder: Path) -> None:
     """The stream files, with batches of one day each."""
@@ -173,15 +132,6 @@ def keep_forever(settings: Settings, topic: str) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     for done in admin(settings).incremental_alter_configs([resource]).values():
         done.result(30)
-
-
-def table_scans(statement: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Each read of a table in a statement: the table, and how many data files were planned."""
-    for node in statement["nodes"]:
-        table_name = SCAN.fullmatch(node["nodeName"])
-        for metric in node["metrics"]:
-            if table_name and metric["name"] == "number of result data files":
-                yield table_name[1], int(metric["value"].replace(",", ""))
 
 
 def report(lakes: list[Lake]) -> None:
@@ -210,6 +160,7 @@ def report(lakes: list[Lake]) -> None:
 def main() -> None:
     with ExitStack() as opened:
         home = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        os.environ.update(REPORTING)
         os.environ["DBT_TARGET_PATH"] = str(home / "target")
         os.environ["DBT_LOG_PATH"] = str(home / "logs")
         streams = home / "streams"

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # Records of each stream: the first wave, and a second one that silver and gold take up by itself.
 ROWS = {"stocks": 200_000, "health": 20_000, "sensors": 20_000, "traffic": 20_000}
 SECOND_WAVE = dict.fromkeys(ROWS, 5_000)
+SPANS = {"traffic": timedelta(days=9)}  # features and forecasts have a week to look back at
 SHARES = Shares(bad=0.01, late=0.02, duplicates=0.02)
 
 
@@ -100,7 +102,7 @@ def _produce(settings: Settings, rows: dict[str, int], seed: int) -> None:
         with progress_bar() as bar:
             task = bar.add_task(f"  {stream}", total=count)
             report = partial(advance_to, bar, task, total=count)
-            made = produce(settings, stream, count, None, seed, SHARES, report)
+            made = produce(settings, stream, count, None, seed, SHARES, report, SPANS.get(stream))
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in made.most_common())
         _say(f"{stream}: {kinds}")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,16 +125,17 @@ BROKEN_JSON: list[Fault] = [
 
 # In the domains, values are f-strings: json.dumps would take most of the time of a large run.
 
-# Stocks: prices that walk at random.
+# Stocks: prices that swing with time, so that late records and later waves fit to the earlier ones.
 
-# Ticker and a price to start its walk from.
+# Ticker and the price that it swings about.
 TICKERS = {
     "AAPL": 228.0, "ACN": 352.0, "ADBE": 497.0, "AMD": 138.0, "AVGO": 171.0, "CRM": 324.0,
     "CSCO": 57.0, "IBM": 207.0, "INTC": 24.0, "MA": 521.0, "MSFT": 415.0, "NVDA": 142.0,
     "ORCL": 184.0, "PYPL": 85.0, "QCOM": 161.0, "TXN": 201.0, "V": 308.0,
 }  # fmt: skip
 TICKER_KEYS = {ticker: json.dumps({"ticker": ticker}).encode() for ticker in TICKERS}
-STEP = 0.0004  # standard deviation of one step of the walk, as a share of the price
+SWINGS = {270_000: 0.03, 17_000: 0.01, 2_900: 0.002}  # seconds, and share of the price
+STEP = 0.0004  # standard deviation from one quote to the next, as a share of the price
 STOCK_FAULTS: list[Fault] = [
     *BROKEN_JSON,
     (SCHEMA, _json_with(price="a lot")),
@@ -144,19 +146,26 @@ STOCK_FAULTS: list[Fault] = [
 
 
 def _stocks(chance: random.Random) -> Maker:
-    prices = dict(TICKERS)
-    tickers = list(prices)
+    tickers = list(TICKERS)
 
     def good(event_time: datetime) -> Message:
         ticker = chance.choice(tickers)
-        price = prices[ticker] = prices[ticker] * (1 + chance.gauss(0, STEP))
-        return _quote(ticker, event_time, price)
+        price = TICKERS[ticker]
+        swing = _swing(price, event_time.timestamp())
+        return _quote(ticker, event_time, price * (1 + swing + chance.gauss(0, STEP)))
 
     def bad(event_time: datetime) -> Record:
         quote = _quote(chance.choice(tickers), event_time, 100.0)
         return _spoiled(chance, STOCK_FAULTS, quote)
 
     return Maker(good, bad)
+
+
+def _swing(price: float, seconds: float) -> float:
+    """How far a share is from its usual price, by which it is told from others."""
+    return sum(
+        share * math.sin(math.tau * seconds / period + price) for period, share in SWINGS.items()
+    )
 
 
 def _quote(ticker: str, event_time: datetime, price: float) -> Message:
@@ -230,8 +239,10 @@ TRAFFIC_FAULTS: list[Fault] = [
 
 
 def _traffic(chance: random.Random) -> Maker:
+    turns = cycle(LANES)  # each lane is counted as often as any other
+
     def good(event_time: datetime) -> Message:
-        lane = chance.choice(LANES)
+        lane = next(turns)
         minute = event_time.hour * 60 + event_time.minute
         mean = lane.capacity * _load(event_time.weekday() >= SATURDAY, minute)
         count = max(0, round(chance.gauss(mean, math.sqrt(mean))))

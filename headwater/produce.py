@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from headwater.errors import HeadwaterError
 from headwater.generators import GENERATORS, Record, Shares, spread_clock
@@ -23,14 +23,15 @@ def produce(
     seed: int,
     shares: Shares,
     report: Report,
+    span: timedelta | None = None,
 ) -> Counter[str]:
     """Send made-up records to the stream's topic; returns how many of each kind were acknowledged.
 
     With a rate, event times are now. Without one, all goes out at once and the event times are
-    spread over the generator's span, which ends now.
+    spread over the span, or the generator's own, which ends now.
     """
     generator = GENERATORS[stream]
-    spread = spread_clock(rows, datetime.now(UTC), generator.span)
+    spread = spread_clock(rows, datetime.now(UTC), span or generator.span)
     clock = (lambda _: datetime.now(UTC)) if rate else spread
     records = generator.records(rows, seed, shares, clock)
     return send(settings, generator.topic, records, rate, report)

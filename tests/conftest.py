@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scans import REPORTING
+
 ROOT = Path(__file__).resolve().parent.parent
 HEADWATER = Path(sys.executable).with_name("headwater")
 DBT = Path(sys.executable).with_name("dbt")
@@ -79,7 +81,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "HEADWATER_KAFKA_PORT": str(free_port()),
         "HEADWATER_THRIFT_PORT": str(free_port()),
     }
-    done = run(HEADWATER, "up", env=env)
+    done = run(HEADWATER, "up", env=env | REPORTING)
     assert done.returncode == 0, done.stdout + done.stderr
     yield env
     run(HEADWATER, "down", env=env)

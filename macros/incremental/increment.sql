@@ -68,20 +68,9 @@
 {% endmacro %}
 
 {#
-    A condition for all days since the first one that the increments of this model touch, or since the
-    time `or_since` (a literal) if that is earlier, and for so many days before.
+    Ranges, since Iceberg skips files by them: days that follow each other are one, and when there are
+    many ranges, the whole span is.
 #}
-{% macro since_touched_days(column, days_before, or_since) %}
-    {% if execute and is_incremental() %}
-        {% set days = [or_since[11:21]] + touched_days() | reject('equalto', 'null') | list %}
-        {% set first = modules.datetime.date.fromisoformat(days | min)
-            - modules.datetime.timedelta(days=days_before) %}
-        {{ return(column ~ " >= timestamp '" ~ first.isoformat() ~ "'") }}
-    {% endif %}
-    {{ return('true') }}
-{% endmacro %}
-
-{# Ranges, since Iceberg skips files by them; a few days each, or the whole span when many. #}
 {% macro days_condition(column, touched, offsets, is_date) %}
     {% set days = [] %}
     {% for day in touched if day != 'null' %}
@@ -91,15 +80,21 @@
             ) %}
         {% endfor %}
     {% endfor %}
-    {% set days = days | unique | sort %}
-    {% set ranges = [column ~ ' is null'] if 'null' in touched else [] %}
-    {% if days | length > 31 %}
-        {% do ranges.append(_between(column, days | first, days | last, is_date)) %}
-    {% else %}
-        {% for day in days %}
-            {% do ranges.append(_between(column, day, day, is_date)) %}
-        {% endfor %}
+    {% set spans = [] %}
+    {% for day in days | unique | sort %}
+        {% if spans and (day - spans[-1][-1]).days == 1 %}
+            {% do spans[-1].append(day) %}
+        {% else %}
+            {% do spans.append([day]) %}
+        {% endif %}
+    {% endfor %}
+    {% if spans | length > 31 %}
+        {% set spans = [[spans[0][0], spans[-1][-1]]] %}
     {% endif %}
+    {% set ranges = [column ~ ' is null'] if 'null' in touched else [] %}
+    {% for span in spans %}
+        {% do ranges.append(_between(column, span[0], span[-1], is_date)) %}
+    {% endfor %}
     {{ return('(' ~ ranges | join(' or ') ~ ')' if ranges else 'false') }}
 {% endmacro %}
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from dbt.cli.main import dbtRunner
 
+from ingestion.bronze import table_columns
+from ingestion.stream import load_streams
 from tests.conftest import ROOT
 
 LAYERS = {"silver": ("stg_", "int_", "dead_letters"), "gold": ("fct_", "dim_", "rpt_")}
-UNIQUE = {"unique", "unique_combination"}
-NOT_NULL = {"not_null", "never_null"}
+UNIQUE = ("unique", "unique_combination")
+NOT_NULL = ("not_null", "never_null")
 # Each says what a row is in its first words.
 GRAIN = "One row per "
 
@@ -32,14 +34,27 @@ def nodes(*kinds: str) -> list[Any]:
     return [one for one in manifest().nodes.values() if one.resource_type in kinds]
 
 
-def checks_of(unique_id: str) -> set[str]:
-    """The kinds of generic tests that a node has."""
-    return {
-        one.test_metadata.name
+def generic_tests(unique_id: str) -> list[Any]:
+    """The generic tests of a node, each with its name and arguments."""
+    return [
+        one.test_metadata
         for one in nodes("test")
         if getattr(one, "test_metadata", None)
         and (one.attached_node or one.depends_on.nodes[0]) == unique_id
-    }
+    ]
+
+
+def checks_of(unique_id: str) -> set[str]:
+    return {one.name for one in generic_tests(unique_id)}
+
+
+def columns_tested(unique_id: str, kinds: tuple[str, ...]) -> list[set[str]]:
+    """The columns of each test of these kinds."""
+    return [
+        set(one.kwargs.get("columns") or [one.kwargs["column_name"]])
+        for one in generic_tests(unique_id)
+        if one.name in kinds
+    ]
 
 
 def test_everything_is_described_down_to_the_column() -> None:
@@ -79,9 +94,9 @@ def test_each_model_stands_in_its_layer_and_says_what_a_row_is() -> None:
 def test_each_primary_key_is_unique_and_never_null() -> None:
     wrong = []
     for one in nodes("model", "seed", "snapshot"):
-        kinds = checks_of(one.unique_id)
-        if not (kinds & UNIQUE and kinds & NOT_NULL):
-            wrong.append(f"{one.name}: {sorted(kinds)}")
+        filled: set[str] = set().union(*columns_tested(one.unique_id, NOT_NULL))
+        if not any(key <= filled for key in columns_tested(one.unique_id, UNIQUE)):
+            wrong.append(one.name)
     assert not wrong
 
 
@@ -107,6 +122,12 @@ def test_owners_are_named() -> None:
         assert one.owner.name, one.name
         assert one.owner.email, one.name
         assert one.description, one.name
+
+
+def test_every_stream_is_a_source_with_all_columns_of_its_table() -> None:
+    sources = {one.identifier: list(one.columns) for one in manifest().sources.values()}
+    declared = {one.name: [spec.name for spec in table_columns(one)] for one in load_streams()}
+    assert sources == declared
 
 
 def test_every_source_has_freshness_and_its_coordinates_are_unique() -> None:

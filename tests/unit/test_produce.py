@@ -226,11 +226,21 @@ def test_stock_keys_are_json_for_seventeen_tickers() -> None:
     assert {json.loads(record.key)["ticker"] for record in make("stocks")} == set(TICKERS)
 
 
-def test_prices_walk_in_small_steps() -> None:
+def test_prices_change_in_small_steps() -> None:
     prices = [row["price"] for row in rows_of("stocks") if row["ticker"] == "AAPL"]
     steps = [abs(b / a - 1) for a, b in pairwise(prices)]
     assert max(steps) < 0.005
     assert len(set(prices)) > len(prices) / 4
+
+
+def test_prices_of_another_run_fit_to_those_of_the_first() -> None:
+    """As those of a second wave do, and those of late records."""
+    prices: dict[str, list[float]] = defaultdict(list)
+    for seed in (1, 2):
+        for record in make("stocks", rows=5000, seed=seed)[-200:]:  # of a quarter of an hour
+            row = json.loads(record.value or b"")
+            prices[row["ticker"]].append(row["price"])
+    assert all(max(found) / min(found) < 1.01 for found in prices.values())
 
 
 def test_sensors_are_warmer_in_the_afternoon_and_a_little_out_of_order() -> None:

@@ -36,7 +36,10 @@ windows as (
         window_start,
         vehicles
     from {{ ref('fct_traffic_15m') }}
-    where {{ since_touched_days('window_start', days_before=28, or_since=forecast_until) }}
+    where
+        -- A change reaches forecasts up to 28 days later, and these look up to 28 days back.
+        {{ on_touched_days('window_start', offsets=range(-27, 28)) }}
+        or window_start > {{ forecast_until }} - interval 28 days
 
 ),
 
