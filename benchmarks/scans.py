@@ -33,7 +33,7 @@ class Scans:
             raise SystemExit(f"no Thrift server runs in {settings.home}")
         self.page = next(self._pages(self.pid, settings.thrift_port))
         newest = requests.get(f"{self.page}?details=false&length=100000", timeout=60).json()
-        self.seen = max(one["id"] for one in newest)
+        self.seen = max((one["id"] for one in newest), default=-1)
         self.log = (settings.home / "logs" / "thrift.log").open()
         self.log.read()
 

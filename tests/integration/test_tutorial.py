@@ -26,6 +26,15 @@ def test_the_tutorial_does_what_it_says(
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**clean_environment(), **stack, "PATH": path, "COLUMNS": "200"}
     printed, written, shown = "", [], 0
+
+    def shell(command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=project, env=env, capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, command + done.stdout + done.stderr
+        return done.stdout
+
     for found in BLOCK.finditer((ROOT / "docs" / "tutorial.md").read_text()):
         file, kind, text = found["file"], found["kind"], found["text"]
         if file:
@@ -33,17 +42,14 @@ def test_the_tutorial_does_what_it_says(
             (project / file).parent.mkdir(parents=True, exist_ok=True)
             (project / file).write_text(text)
         elif kind == "bash":
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", text],
-                cwd=project, env=env, capture_output=True, text=True, timeout=500, check=False,
-            )  # fmt: skip
-            printed = done.stdout
-            assert done.returncode == 0, text + done.stdout + done.stderr
+            printed = shell(text)
         else:
             shown += 1
             for line in text.splitlines():
                 assert " ".join(line.split()) in " ".join(printed.split()), printed
     assert len(written) == 5
     assert shown == 2
+    shell("sqlfluff lint " + " ".join(file for file in written if file.endswith(".sql")))
+    shell("yamllint --strict " + " ".join(file for file in written if file.endswith(".yml")))
     for table in ("bronze.lines", "silver.stg_lines__lines", "gold.fct_word_counts"):
         spark.sql(f"drop table lake.{table} purge")

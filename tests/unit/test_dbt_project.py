@@ -1,6 +1,7 @@
 """The dbt project keeps its own house rules: whatever is added is described, tested and owned."""
 
 import os
+import re
 from functools import cache
 from typing import Any
 
@@ -113,6 +114,13 @@ def test_gold_has_contracts_is_public_and_is_used_by_someone() -> None:
         else:
             assert one.access in ("protected", "private"), one.name
         assert one.group, one.name
+
+
+def test_the_overview_leads_to_each_table_of_gold_and_nowhere_else() -> None:
+    text = (ROOT / "models" / "overview.md").read_text()
+    linked = set(re.findall(r"\]\(#!/\w+/([\w.]+)\)", text))
+    gold = {one.unique_id for one in nodes("model", "snapshot") if one.schema == "gold"}
+    assert linked == gold | {"model.headwater.dead_letters"}
 
 
 def test_owners_are_named() -> None:
