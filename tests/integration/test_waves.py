@@ -28,7 +28,8 @@ Message = tuple[bytes, bytes | None]  # key and value
 DAY = timedelta(days=1)
 ROWS = 300  # of each stream in a wave
 SHARES = Shares(bad=0.05, late=0.2, duplicates=0.2)
-AGES = (0, 1, 7, 30)  # days; a wave may be a week or a month late as a whole
+AGES = [0, 1, 7]  # days; part of a wave is a week late as a whole
+OLDEST = 30  # another part is so late, and a week later with each wave
 REBUILT = "_rebuilt"
 WAVES = 3
 REPLAYED_AFTER = 1  # waves
@@ -40,15 +41,18 @@ class Waves:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311
         self.seed = seed
+        self.oldest = OLDEST
         self.sent: dict[str, list[Message]] = {name: [] for name in GENERATORS}
 
     def next(self) -> dict[str, list[Message]]:
         self.seed += 1
-        return {name: list(self._records(name)) for name in GENERATORS}
+        wave = {name: list(self._records(name)) for name in GENERATORS}
+        self.oldest += 7
+        return wave
 
     def _records(self, name: str) -> Iterator[Message]:
         older = self.chance.sample(self.sent[name], min(20, len(self.sent[name])))
-        for age in AGES:
+        for age in [*AGES, self.oldest]:
             end = datetime.now(UTC) - age * DAY
             rows = ROWS if age == 0 else ROWS // 10
             clock = spread_clock(rows, end, GENERATORS[name].span)
