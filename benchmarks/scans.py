@@ -34,15 +34,15 @@ class Scans:
         self.page = next(self._pages(self.pid, settings.thrift_port))
         newest = requests.get(f"{self.page}?details=false&length=100000", timeout=60).json()
         self.seen = max((one["id"] for one in newest), default=-1)
-        self.log = (settings.home / "logs" / "thrift.log").open()
-        self.log.read()
+        self.log = settings.home / "logs" / "thrift.log"
+        self.told = len(self.log.read_text())
 
     def new(self) -> Iterator[tuple[str, int]]:
         """Each read of a table: the table, and how many data files were planned."""
         time.sleep(0.5)  # Spark tells a little later
-        for table, files in chain(
-            *map(_planned, self._statements()), REPORT.findall(self.log.read())
-        ):
+        log, began = self.log.read_text(), self.told
+        self.told = len(log)
+        for table, files in chain(*map(_planned, self._statements()), REPORT.findall(log, began)):
             yield table, int(files)
 
     def _pages(self, pid: int, thrift_port: int) -> Iterator[str]:
