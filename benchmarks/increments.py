@@ -26,14 +26,14 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 import ingestion
 from benchmarks.measure import Watched
 from benchmarks.scans import REPORTING, Scans
-from headwater.catalog import open_catalog
+from demo.generators import GENERATORS, Shares, spread_clock
+from demo.produce import send
 from headwater.console import console, table
 from headwater.dbt import run_dbt
-from headwater.generators import GENERATORS, Shares, spread_clock
-from headwater.kafka import admin, ensure_topic
-from headwater.produce import send
-from headwater.services import borrowed_stack, wait_ready
-from headwater.settings import Settings
+from headwater.local.services import borrowed_stack, wait_ready
+from ingestion.catalog import open_catalog
+from ingestion.kafka import admin, ensure_topic
+from ingestion.settings import Settings
 
 DAYS = int(os.environ.get("DAYS", "2"))
 SCALES = [int(scale) for scale in os.environ.get("SCALES", "1 10 100").split()]

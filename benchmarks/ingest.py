@@ -13,11 +13,11 @@ from pathlib import Path
 
 import ingestion
 from benchmarks.measure import Watched
+from demo.generators import Shares
+from demo.produce import produce
 from headwater.console import console, table
-from headwater.generators import Shares
-from headwater.produce import produce
-from headwater.services import borrowed_stack, wait_ready
-from headwater.settings import Settings
+from headwater.local.services import borrowed_stack, wait_ready
+from ingestion.settings import Settings
 
 ROWS = int(os.environ.get("ROWS", "1000000"))
 ROUNDS = 2

@@ -17,14 +17,14 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.measure import HEADWATER, Watched
-from headwater.catalog import open_catalog
+from demo.generators import Shares
+from demo.produce import produce
 from headwater.console import console, table
-from headwater.generators import Shares
-from headwater.produce import produce
-from headwater.services import borrowed_stack, wait_ready
-from headwater.settings import Settings
+from headwater.local.services import borrowed_stack, wait_ready
+from headwater.rows.verify import verify
+from ingestion.catalog import open_catalog
+from ingestion.settings import Settings
 from ingestion.stream import load_streams
-from ingestion.verify import verify
 
 BACKLOG = int(os.environ.get("BACKLOG", "5000000"))
 RATE = int(os.environ.get("RATE", "20000"))

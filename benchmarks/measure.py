@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from headwater.settings import Settings
+from ingestion.settings import Settings
 
 HEADWATER = Path(sys.executable).with_name("headwater")
 

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import requests
 
-from headwater.services import running_pid, services
-from headwater.settings import Settings
+from headwater.local.services import running_pid, services
+from ingestion.settings import Settings
 
 # Iceberg's reports reach the log of a server that was started with this in its environment.
 REPORTING = {"JAVA_TOOL_OPTIONS": "-Dheadwater.log.scans=info"}

@@ -26,15 +26,14 @@ from headwater.console import (
     show_error,
     table,
 )
-from headwater.errors import HeadwaterError, SettingsError
-from headwater.settings import settings
-from ingestion.bronze import ERROR_TYPES
+from ingestion.errors import ERROR_TYPES, HeadwaterError, SettingsError
+from ingestion.settings import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.forget import Plan
-    from headwater.search import Searched
+    from headwater.rows.forget import Plan
+    from headwater.rows.search import Searched
     from ingestion.stream import Stream
 
 
@@ -106,7 +105,7 @@ def doctor() -> None:
 
     Exits with 1 when any check fails.
     """
-    from headwater.doctor import examine
+    from headwater.local.doctor import examine
 
     findings = examine(settings())
     rows = [
@@ -123,7 +122,7 @@ def doctor() -> None:
 @cli.command()
 def jars() -> None:
     """Fetch the pinned jars, once; `up` and `ingest` do it too when needed."""
-    from headwater.jars import ensure_jars, needed_sets
+    from headwater.local.jars import ensure_jars, needed_sets
 
     for folder in ensure_jars(settings(), needed_sets(settings())):
         say(str(folder))
@@ -241,9 +240,9 @@ def produce(
     headwater produce traffic --rows 100000 --rate 500
     headwater produce mine --file records.txt
     """
-    from headwater.generators import GENERATORS, Shares
-    from headwater.produce import produce as send
-    from headwater.produce import produce_lines
+    from demo.generators import GENERATORS, Shares
+    from demo.produce import produce as send
+    from demo.produce import produce_lines
     from ingestion.stream import load_streams
 
     if lines:
@@ -284,9 +283,9 @@ def init(streams: tuple[str, ...]) -> None:
     and table properties follow the file. Anything else is refused, and nothing is changed. `ingest`
     does the same before its first batch.
     """
-    from ingestion.bronze import ensure_table
     from ingestion.lease import hold
     from ingestion.stream import load_streams
+    from ingestion.table import ensure_table
 
     rows = []
     for stream in load_streams(list(streams)):
@@ -336,8 +335,8 @@ def ingest(
         return
 
     from headwater import metrics
-    from headwater.kafka import require_broker
     from headwater.watch import summary, watch
+    from ingestion.kafka import require_broker
     from ingestion.lease import hold
     from ingestion.supervise import Supervised, Supervisor
 
@@ -369,8 +368,8 @@ def ingest(
 
 def _with_topics(streams: list["Stream"], events: Events) -> list["Stream"]:
     """Without named streams, those whose topics are there; the others only get their tables."""
-    from headwater.kafka import topics
-    from ingestion.bronze import ensure_table
+    from ingestion.kafka import topics
+    from ingestion.table import ensure_table
 
     ready = [one for one in streams if topics(settings(), one.reads)]
     for one in streams:
@@ -386,7 +385,7 @@ def _with_topics(streams: list["Stream"], events: Events) -> list["Stream"]:
 
 
 def _backfill(stream: "Stream", begin: str, end: str) -> None:
-    from ingestion.backfill import backfill, bound
+    from headwater.rows.backfill import backfill, bound
     from ingestion.lease import turn
 
     first, last = (
@@ -411,7 +410,7 @@ def _backfill(stream: "Stream", begin: str, end: str) -> None:
 
 @contextmanager
 def _spark() -> Iterator["SparkSession"]:
-    from headwater.spark import spark_session, stop_session
+    from ingestion.spark import spark_session, stop_session
 
     with console.status("Starting Spark"):
         spark = spark_session(settings(), "ingest")
@@ -498,9 +497,9 @@ def verify(streams: tuple[str, ...]) -> None:
     stream may run meanwhile. Records that Kafka has deleted cannot be compared; they are counted,
     and so are those whose rows retention has removed or `headwater forget` has emptied.
     """
-    from headwater.catalog import open_catalog
+    from headwater.rows.verify import verify as compare
+    from ingestion.catalog import open_catalog
     from ingestion.stream import load_streams
-    from ingestion.verify import verify as compare
 
     catalog = open_catalog(settings())
     wrong = []
@@ -568,9 +567,9 @@ def errors(
     Each failed record is a row of its bronze table, with its bytes and the reason. After you have
     mended the stream file, `headwater replay` judges them anew.
     """
-    from headwater.catalog import open_catalog
-    from ingestion.dead_letters import dead_letters
-    from ingestion.readable import Readable
+    from headwater.rows.dead_letters import dead_letters
+    from headwater.rows.readable import Readable
+    from ingestion.catalog import open_catalog
     from ingestion.stream import load_streams
 
     catalog = open_catalog(settings())
@@ -614,7 +613,7 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
 
     (chosen,) = load_streams([stream])
 
-    from ingestion.replay import replay as judge
+    from headwater.rows.replay import replay as judge
 
     with _spark() as spark, turn(settings(), stream, "replay"), console.status("Replaying"):
         done = judge(spark, settings(), chosen, list(types), _utc(since))
@@ -653,8 +652,8 @@ def forget(stream: str, where: str, yes: bool) -> None:
     headwater forget health --where "user_id = 'u-17'"
     headwater forget health --where - --yes < condition.sql
     """
-    from headwater.forget import forget as carry_out
-    from headwater.forget import make_plan
+    from headwater.rows.forget import forget as carry_out
+    from headwater.rows.forget import make_plan
     from ingestion.stream import load_streams
 
     (chosen,) = load_streams([stream])
@@ -808,7 +807,7 @@ def _change(before: str, after: str) -> str:
 def docs() -> None:
     """Build the dbt docs site as one HTML file and print its path."""
     from headwater.dbt import build_docs
-    from headwater.services import borrowed_stack, wait_ready
+    from headwater.local.services import borrowed_stack, wait_ready
 
     with borrowed_stack(settings(), say) as launched:
         wait_ready(settings(), launched, say)
@@ -822,6 +821,6 @@ def demo() -> None:
 
     It adds 200,000 records to whatever is there already, and stops what it started.
     """
-    from headwater.demo import run_demo
+    from demo.pipeline import run_demo
 
     run_demo(settings())

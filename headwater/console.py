@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from headwater.errors import HeadwaterError
+from ingestion.errors import HeadwaterError
 
 console = Console(highlight=False, emoji=False)
 if not console.is_terminal:  # a file or a pipe: wide enough for the tables

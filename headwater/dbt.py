@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headwater.errors import HeadwaterError
-from headwater.settings import Settings, project_root, variable
+from ingestion.errors import HeadwaterError
+from ingestion.settings import Settings, project_root, variable
 
 Report = Callable[[int, int], None]  # nodes done, nodes in all
 Heard = Callable[[Any], None]  # an event of dbt

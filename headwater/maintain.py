@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.dbt import run_operation
-from headwater.errors import ServiceError
-from headwater.services import thrift_away
-from headwater.settings import Settings
+from headwater.local.services import thrift_away
+from ingestion.errors import ServiceError
+from ingestion.settings import Settings
 
 
 @dataclass(frozen=True)

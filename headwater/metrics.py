@@ -13,11 +13,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from headwater.errors import HeadwaterError
-from headwater.services import port_holder
-from headwater.settings import Settings
-from headwater.spark import LOOPBACK
-from ingestion.bronze import ERROR_TYPES
+from headwater.local.services import port_holder
+from ingestion.errors import ERROR_TYPES, HeadwaterError
+from ingestion.settings import LOOPBACK, Settings
 from ingestion.supervise import Supervised
 
 

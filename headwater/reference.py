@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from headwater.settings import is_secret, known_variables, project_root
-from ingestion.bronze import HEADERS, SYSTEM_COLUMNS
+from ingestion.settings import is_secret, known_variables, project_root
 from ingestion.stream import load_streams
+from ingestion.table import HEADERS, SYSTEM_COLUMNS
 
 README_BLOCK = re.compile(r"(<!-- settings -->\n).*?(<!-- /settings -->)", re.DOTALL)
 

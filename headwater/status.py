@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.catalog import open_catalog
-from headwater.kafka import broker_problem, lag
-from headwater.services import Service, running_pid, services, thrift_away
-from headwater.settings import Settings
-from ingestion.bronze import ERASED
-from ingestion.erase import ERASED_AT
+from headwater.local.services import Service, running_pid, services, thrift_away
+from headwater.rows.erase import ERASED_AT
+from ingestion.catalog import open_catalog
+from ingestion.errors import ERASED
+from ingestion.kafka import broker_problem, lag
 from ingestion.ledger import data_files, read_position
 from ingestion.origin import Gap, gaps
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_streams
 
 if TYPE_CHECKING:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headwater.errors import HeadwaterError
-from headwater.kafka import begin_offsets, committed_consumer, end_offsets
-from headwater.settings import Settings
+from confluent_kafka import KafkaError, TopicPartition
+
+from headwater.rows.readable import Readable, headers
+from ingestion.errors import HeadwaterError
+from ingestion.kafka import begin_offsets, committed_consumer, end_offsets
 from ingestion.origin import stream_partitions
-from ingestion.readable import Readable, headers
+from ingestion.settings import Settings
 from ingestion.stream import Stream
 
 
@@ -30,19 +32,13 @@ def tail(
     settings: Settings, stream: Stream, last: int, follow: bool, stop: Callable[[], bool]
 ) -> Iterator[Seen]:
     """The last records of each partition, then new ones until a stop is asked for."""
-    from confluent_kafka import KafkaError, TopicPartition
-
     partitions = stream_partitions(settings, stream)
     begin, end = begin_offsets(settings, partitions), end_offsets(settings, partitions)
     consumer = committed_consumer(settings, "tail")
     consumer.assign(
-        [
-            TopicPartition(topic, int(one), max(begin[topic][one], offset - last))
-            for topic, known in end.items()
-            for one, offset in known.items()
-        ]
+        [TopicPartition(*one, max(begin[one], offset - last)) for one, offset in end.items()]
     )
-    unread = {(topic, int(one)) for topic, known in end.items() for one in known}
+    unread = set(end)
     readable = Readable(settings, stream)
     try:
         while not stop() and (follow or unread):

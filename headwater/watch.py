@@ -7,8 +7,8 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from headwater.background import repeated
 from headwater.console import Events, cell, console, say, table
+from ingestion.background import repeated
 from ingestion.supervise import LOOK_SECONDS, Supervised, Supervisor
 
 LAG_SECONDS = 5.0

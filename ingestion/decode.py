@@ -1,229 +1,335 @@
-"""Kafka records in, bronze rows out: pure functions on DataFrames.
+"""Kafka records in, bronze rows out: pure functions on Arrow.
 
 Every record becomes one row. What cannot be decoded or breaks a rule is a row too, with its raw
 bytes, an error type and a message. A null value is a tombstone, not an error.
 """
 
-from collections.abc import Iterable
-from functools import reduce
-from operator import and_, or_
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
 from typing import Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from headwater.errors import StreamFileError
-from ingestion.bronze import DESERIALIZATION, SCHEMA, TRANSFORMATION, VALIDATION
-from ingestion.formats import (
-    Schemas,
-    Wanted,
-    avro_problem,
-    misshapen,
-    names,
-    nothing,
-    take_apart,
-    unreadable,
-)
-from ingestion.stream import Stream
+from ingestion.errors import DESERIALIZATION, SCHEMA, TRANSFORMATION, VALIDATION, StreamFileError
+from ingestion.formats import Decoder, Field, Parsed, Payloads, Problems
+from ingestion.formats import avro as avro_format
+from ingestion.formats.avro import AvroDecoder, RegistryAvroDecoder
+from ingestion.formats.json import JsonDecoder
+from ingestion.formats.protobuf import RegistryProtobufDecoder
+from ingestion.formats.registry import Registry
+from ingestion.formats.text import TextDecoder
+from ingestion.formats.types import UTC_MICROSECONDS
+from ingestion.kafka import Record
+from ingestion.rules import KAFKA_COLUMNS, Rules, check_rules
+from ingestion.stream import REGISTRY, Column, Format, Stream
+from ingestion.table import HEADERS
 
-KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
-HEADERS_TYPE = "array<struct<key: string, value: binary>>"
-KAFKA_SCHEMA = (
-    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
-    f"headers {HEADERS_TYPE}"
-)
-UNDECLARED = "_undeclared"
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+BETWEEN = (date(1900, 1, 1), date(2200, 12, 31))  # times outside are mistakes, such as a wrong unit
+MOST_VALUES = 10_000  # characters of the values that an error message shows
+
+Errors = dict[int, tuple[str, str]]  # number of the record in the block -> type and message
 
 
-def decode(records: DataFrame, stream: Stream, schemas: Schemas | None = None) -> DataFrame:
-    """Rows of the bronze table, without `_ingested_at`, which the commit stamps.
+@dataclass
+class Records:
+    """A block of Kafka records, part by part."""
 
-    One working column is left for counting: `_undeclared`, the fields that no column takes.
-    """
-    rows = _find_columns(_kafka_rows(records, stream), stream, schemas or {})
-    rows = _derive_columns(rows, stream)
-    rows = _apply_rules(rows, stream)
-    return rows.select(
-        *(f"_kafka_{name}" for name in KAFKA_COLUMNS),
-        F.col("_error.type").alias("_error_type"),
-        F.col("_error.message").alias("_error_message"),
-        F.lit(None).cast("timestamp").alias("_resolved_at"),
-        *(["_kafka_headers"] if stream.headers else []),
-        *stream.columns,
-        UNDECLARED,
-    )
+    topics: pa.Array
+    partitions: pa.Array
+    offsets: pa.Array
+    timestamps: pa.Array
+    keys: Payloads
+    values: Payloads
+    headers: pa.Array | None = None
+
+    @classmethod
+    def of(cls, records: Sequence[Record], headers: bool) -> "Records":
+        """From the client's messages."""
+        first, last, count = records[0], records[-1], len(records)
+        if (first.topic(), first.partition()) == (last.topic(), last.partition()):  # in order
+            topics = pa.repeat(first.topic(), count)
+            partitions = pa.repeat(pa.scalar(first.partition(), pa.int32()), count)
+        else:
+            topics = pa.array([one.topic() for one in records], pa.string())
+            partitions = pa.array([one.partition() for one in records], pa.int32())
+        milliseconds = pa.array([one.timestamp()[1] for one in records], pa.int64())
+        return cls(
+            topics,
+            partitions,
+            pa.array([one.offset() for one in records], pa.int64()),
+            milliseconds.cast(pa.timestamp("ms", "UTC")).cast(UTC_MICROSECONDS),
+            [one.key() for one in records],
+            [one.value() for one in records],
+            pa.array([_headers(one.headers()) for one in records], HEADERS_TYPE)
+            if headers
+            else None,
+        )
+
+    @classmethod
+    def from_rows(cls, rows: pa.Table, headers: bool) -> "Records":
+        """From rows that have landed."""
+        columns = {name: rows[name].combine_chunks() for name in KAFKA_COLUMNS}
+        kept = None
+        if headers and HEADERS.name in rows.column_names:
+            kept = rows[HEADERS.name].combine_chunks().cast(HEADERS_TYPE)
+        elif headers:  # the stream had none when these rows landed
+            kept = pa.nulls(rows.num_rows, HEADERS_TYPE)
+        return cls(
+            columns["_kafka_topic"],
+            columns["_kafka_partition"],
+            columns["_kafka_offset"],
+            columns["_kafka_timestamp"],
+            columns["_kafka_key"].to_pylist(),
+            columns["_kafka_value"].to_pylist(),
+            kept,
+        )
 
 
-def _kafka_rows(records: DataFrame, stream: Stream) -> DataFrame:
-    names = (*KAFKA_COLUMNS, *(["headers"] if stream.headers else []))
-    return records.select(*(F.col(name).alias(f"_kafka_{name}") for name in names))
+def _headers(found: Any) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": value} for key, value in found] if found else None
 
 
-def _find_columns(rows: DataFrame, stream: Stream, schemas: Schemas) -> DataFrame:
-    """Adds the columns that are found in the record, and `_error`, null where all were."""
-    wanted: dict[str, list[Wanted]] = {"key": [], "value": []}
-    found: dict[str, list[Wanted]] = {}
+@dataclass
+class Block:
+    """Rows of the bronze table, and what was noticed about them."""
+
+    rows: pa.Table
+    errors: Counter[str] = field(default_factory=Counter)  # by type
+    undeclared: set[str] = field(default_factory=set)
+
+
+class StreamDecoder:
+    """What turns the records of one stream into rows. Made once in each process."""
+
+    def __init__(self, stream: Stream, registry: Registry | None = None) -> None:
+        self._stream = stream
+        # The places where each column is looked for: (part, number of the field in that part).
+        self._places: dict[str, list[tuple[str, int]]] = {}
+        fields: dict[str, list[Field]] = {"key": [], "value": []}
+        for name, column in stream.decoded.items():
+            self._places[name] = []
+            for source in stream.sources(name):
+                part, *path = source.split(".")
+                self._places[name].append((part, len(fields[part])))
+                fields[part].append(Field(tuple(path), column.type, column.epoch))
+        formats = {"key": stream.key, "value": stream.value}
+        self._decoders: dict[str, Decoder] = {
+            part: _decoder(format_, fields[part], registry)
+            for part, format_ in formats.items()
+            if format_ is not None
+        }
+        self._rules = Rules(stream)
+
+    def decode(self, records: Records, stamp: datetime) -> Block:
+        count = len(records.offsets)
+        payloads = {"key": records.keys, "value": records.values}
+        parsed = {part: one.parse(payloads[part]) for part, one in self._decoders.items()}
+        values = pa.array(records.values, pa.binary())
+        columns: dict[str, pa.Array] = {
+            "_kafka_topic": records.topics,
+            "_kafka_partition": records.partitions,
+            "_kafka_offset": records.offsets,
+            "_kafka_timestamp": records.timestamps,
+            "_kafka_key": pa.array(records.keys, pa.binary()),
+            "_kafka_value": values,
+        }
+        if records.headers is not None:
+            columns[HEADERS.name] = records.headers
+        misfits: dict[str, Problems] = {}
+        for name, column in self._stream.decoded.items():
+            columns[name], misfits[name] = self._find(name, column, parsed)
+        errors = self._record_errors(parsed, misfits, columns, values)
+        self._apply_rules(columns, errors, values)
+        kinds, messages = _error_columns(errors, count)
+        columns |= {
+            "_ingested_at": pa.repeat(pa.scalar(stamp, UTC_MICROSECONDS), count),
+            "_error_type": kinds,
+            "_error_message": messages,
+            "_resolved_at": pa.nulls(count, UTC_MICROSECONDS),
+        }
+        return Block(
+            pa.table(columns),
+            Counter(kind for kind, _ in errors.values()),
+            parsed["value"].undeclared,
+        )
+
+    def _find(
+        self, name: str, column: Column, parsed: dict[str, Parsed]
+    ) -> tuple[pa.Array, Problems]:
+        """The column from the first of its places that holds something."""
+        found = [parsed[part].columns[number] for part, number in self._places[name]]
+        misfits: Problems = {}
+        for part, number in reversed(self._places[name]):
+            misfits |= parsed[part].misfits[number]
+        values = found[0] if len(found) == 1 else pc.coalesce(*found)
+        return _within_bounds(values, column, misfits)
+
+    def _record_errors(
+        self,
+        parsed: dict[str, Parsed],
+        misfits: dict[str, Problems],
+        columns: dict[str, pa.Array],
+        values: pa.Array,
+    ) -> Errors:
+        """Bytes that do not parse, fields that are missing or of another type."""
+        missing: dict[int, list[str]] = {}
+        wrong: dict[int, list[str]] = {}
+        for name, column in self._stream.decoded.items():
+            for row, problem in misfits[name].items():
+                wrong.setdefault(row, []).append(f"{name} ({problem})")
+            if column.optional or not columns[name].null_count:
+                continue
+            # A tombstone has no value that could hold it.
+            absent = pc.and_(columns[name].is_null(), values.is_valid())
+            for row in pc.indices_nonzero(absent).to_pylist():
+                if row not in misfits[name]:
+                    missing.setdefault(row, []).append(name)
+        errors: Errors = {}
+        for row in missing.keys() | wrong.keys():
+            clauses = [f"missing: {', '.join(missing[row])}"] if row in missing else []
+            clauses += [f"of another type: {', '.join(wrong[row])}"] if row in wrong else []
+            errors[row] = SCHEMA, "; ".join(clauses)
+        for part in reversed(parsed):  # the key counts first
+            errors |= {
+                row: (SCHEMA, f"{part}: {why}") for row, why in parsed[part].misshapen.items()
+            }
+        for part in reversed(parsed):
+            unreadable = parsed[part].unreadable.items()
+            errors |= {row: (DESERIALIZATION, f"{part}: {why}") for row, why in unreadable}
+        return errors
+
+    def _apply_rules(self, columns: dict[str, pa.Array], errors: Errors, values: pa.Array) -> None:
+        """Adds the derived columns, and the errors of rows that had none."""
+        found = self._rules.apply(pa.table(columns))
+        failed: dict[int, list[str]] = {}
+        has_error = _mask(errors, len(values))
+        for name, column in self._stream.derived.items():
+            misfits: Problems = {}
+            derived, _ = _within_bounds(found[name].combine_chunks(), column, misfits)
+            if errors:
+                derived = pc.if_else(has_error, pa.scalar(None, derived.type), derived)
+            columns[name] = derived
+            if column.optional or not derived.null_count:
+                continue
+            absent = pc.and_not(derived.is_null(), has_error)
+            for source in self._rules.inputs[name]:
+                absent = pc.and_(absent, columns[source].is_valid())
+            for row in pc.indices_nonzero(absent).to_pylist():
+                failed.setdefault(row, []).append(name)
+        self._add(errors, failed, columns, TRANSFORMATION, "not computed")
+        broken: dict[int, list[str]] = {}
+        for rule in self._rules.rules:
+            verdicts = found[f"rule {rule}"]
+            if pc.all(verdicts).as_py() is not False:
+                continue
+            for row in pc.indices_nonzero(pc.invert(verdicts)).to_pylist():
+                if row not in errors and values[row].is_valid:
+                    broken.setdefault(row, []).append(rule)
+        self._add(errors, broken, columns, VALIDATION, "rules not met")
+
+    def _add(
+        self,
+        errors: Errors,
+        failed: dict[int, list[str]],
+        columns: dict[str, pa.Array],
+        kind: str,
+        words: str,
+    ) -> None:
+        """Errors with the values that caused them."""
+        if not failed:
+            return
+        shown = pa.table({name: columns[name] for name in self._stream.columns if name in columns})
+        for (row, names), known in zip(
+            failed.items(), shown.take(list(failed)).to_pylist(), strict=True
+        ):
+            there = {name: value for name, value in known.items() if value is not None}
+            text = JSON.encode(there).decode()[:MOST_VALUES]
+            errors[row] = kind, f"{words}: {', '.join(names)}; values: {text}"
+
+
+JSON = msgspec.json.Encoder(decimal_format="number")
+
+
+def _mask(rows: Errors, count: int) -> pa.Array:
+    chosen = bytearray(count)
+    for row in rows:
+        chosen[row] = 1
+    return pa.array(chosen, pa.uint8()).cast(pa.bool_())
+
+
+def _error_columns(errors: Errors, count: int) -> tuple[pa.Array, pa.Array]:
+    if not errors:
+        return pa.nulls(count, pa.string()), pa.nulls(count, pa.string())
+    kinds: list[str | None] = [None] * count
+    messages: list[str | None] = [None] * count
+    for row, (kind, message) in errors.items():
+        kinds[row], messages[row] = kind, message
+    return pa.array(kinds, pa.string()), pa.array(messages, pa.string())
+
+
+def _within_bounds(
+    values: pa.Array, column: Column, misfits: Problems
+) -> tuple[pa.Array, Problems]:
+    """Times outside of what the column allows become misfits."""
+    if column.type not in ("date", "timestamp"):
+        return values, misfits
+    first, last = column.between or BETWEEN
+    low, high = (pa.scalar(day, pa.date32()).cast(values.type) for day in (first, last + DAY))
+    ends = pc.min_max(values)
+    if not ends["min"].is_valid or (
+        pc.greater_equal(ends["min"], low).as_py() and pc.less(ends["max"], high).as_py()
+    ):
+        return values, misfits
+    fits = pc.and_(pc.greater_equal(values, low), pc.less(values, high))
+    for row in pc.indices_nonzero(pc.fill_null(pc.invert(fits), False)).to_pylist():
+        misfits[row] = f"year {_year(values[row])}, not between {first} and {last}"
+    return pc.if_else(fits, values, pa.scalar(None, values.type)), misfits
+
+
+DAY = timedelta(days=1)
+YEAR_SECONDS = 31_556_952  # on average
+
+
+def _year(value: pa.Scalar) -> int:
+    """Also of times that Python has no date for."""
+    seconds = value.value * 86_400 if pa.types.is_date(value.type) else value.value // 1_000_000
+    return 1970 + int(seconds // YEAR_SECONDS)
+
+
+def _decoder(format_: Format, fields: list[Field], registry: Registry | None) -> Decoder:
+    match format_.format:
+        case "json":
+            return JsonDecoder(fields)
+        case "text":
+            return TextDecoder(fields)
+        case "avro" if format_.schema_ != REGISTRY:
+            return AvroDecoder(format_.schema_ or "", fields)
+    assert registry is not None  # noqa: S101
+    by_id = RegistryAvroDecoder if format_.format == "avro" else RegistryProtobufDecoder
+    return by_id(registry, fields)
+
+
+def check_stream(stream: Stream) -> None:
+    """Refuse, by name and before the first record, what cannot work."""
     for name, column in stream.decoded.items():
-        places = [source.split(".") for source in stream.sources(name)]
-        found[name] = [Wanted(f"_{part}_{name}", path, column.type) for part, *path in places]
-        for (part, *_), one in zip(places, found[name], strict=True):
-            wanted[part].append(one)
-    parts = {"key": stream.key, "value": stream.value}
-    for part, format_ in parts.items():
-        if format_ is not None:
-            rows = take_apart(rows, part, format_, wanted[part], schemas)
-    rows = rows.select(
-        "*",
-        *(F.coalesce(*(one.name for one in ones)).alias(name) for name, ones in found.items()),
-        *(F.coalesce(*(one.misfit for one in ones)).alias(_misfit(n)) for n, ones in found.items()),
-        _undeclared(stream).alias(UNDECLARED),
-    )
-    return rows.withColumn("_error", _record_error(stream))
-
-
-def _misfit(name: str) -> str:
-    return f"_misfit_{name}"
-
-
-def _record_error(stream: Stream) -> Column:
-    """Bytes that do not parse, fields that are missing or of another type."""
-    misfits = {name: F.col(_misfit(name)).isNotNull() for name in stream.decoded}
-    missing = {
-        name: F.col(name).isNull() & ~misfits[name]
-        for name, column in stream.decoded.items()
-        if not column.optional
-    }
-    incomplete = F.col("_kafka_value").isNotNull() & _any(missing.values())
-    wrong = [
-        F.concat(F.lit(f"{name} ("), F.col(_misfit(name)), F.lit(f", not {column.type})"))
-        for name, column in stream.decoded.items()
-    ]
-    message = F.concat_ws("; ", _listed("missing", missing), _joined("of another type", wrong))
-    parts = ["key", "value"] if stream.key else ["value"]
-    broken, shapeless = (
-        F.coalesce(*(F.concat(F.lit(f"{part}: "), working(part)) for part in parts))
-        for working in (unreadable, misshapen)
-    )
-    return (
-        F.when(broken.isNotNull(), _error(DESERIALIZATION, broken))
-        .when(shapeless.isNotNull(), _error(SCHEMA, shapeless))
-        .when(_any(misfits.values()) | incomplete, _error(SCHEMA, message))
-    )
-
-
-def _undeclared(stream: Stream) -> Column:
-    paths = [source.split(".") for name in stream.decoded for source in stream.sources(name)]
-    declared = sorted({path[1] for path in paths if path[0] == "value" and len(path) > 1})
-    return F.array_except(names("value"), F.array(*map(F.lit, declared)).cast("array<string>"))
-
-
-def _derive_columns(rows: DataFrame, stream: Stream) -> DataFrame:
-    """Adds the derived columns; null though its inputs are not is an error."""
-    failed: dict[str, Column] = {}
-    for name, column in stream.derived.items():
-        value = _tried(rows, f"cast(({column.expression}) as {column.type})")
-        inputs = [F.col(source).isNotNull() for source in references(rows, column.expression or "")]
-        rows = rows.withColumn(name, F.when(F.col("_error").isNull(), value))
-        if not column.optional:
-            failed[name] = reduce(and_, inputs, F.col(name).isNull())
-    return _add_error(rows, failed, TRANSFORMATION, "not computed", stream)
-
-
-def _apply_rules(rows: DataFrame, stream: Stream) -> DataFrame:
-    """A rule holds only when it is true: false and null both fail. All that failed are named."""
-    is_judged = F.col("_error").isNull() & F.col("_kafka_value").isNotNull()
-    verdicts = {
-        name: F.when(is_judged, F.coalesce(_tried(rows, rule), F.lit(False))).otherwise(True)
-        for name, rule in stream.rules.items()
-    }
-    rows = rows.withColumns({f"_rule_{name}": held for name, held in verdicts.items()})
-    failed = {name: ~F.col(f"_rule_{name}") for name in verdicts}
-    return _add_error(rows, failed, VALIDATION, "rules not met", stream)
-
-
-def _add_error(
-    rows: DataFrame, failed: dict[str, Column], kind: str, words: str, stream: Stream
-) -> DataFrame:
-    """`_error` of rows that had none and failed now, with the values that made them fail."""
-    if not failed:
-        return rows
-    values = F.to_json(F.struct(*(name for name in stream.columns if name in rows.columns)))
-    message = F.concat(_listed(words, failed), F.lit("; values: "), values)
-    kept = F.when(F.col("_error").isNotNull(), F.col("_error"))
-    return rows.withColumn("_error", kept.when(_any(failed.values()), _error(kind, message)))
-
-
-def check_stream(spark: SparkSession, stream: Stream) -> None:
-    """Refuse, by name and before the first record, what Spark or an Avro schema cannot do."""
-    rows = _kafka_rows(spark.createDataFrame([], KAFKA_SCHEMA), stream)
-    for name, column in stream.decoded.items():
-        for part, *path in (source.split(".") for source in stream.sources(name)):
+        for source in stream.sources(name):
+            part, *path = source.split(".")
             format_ = stream.key if part == "key" else stream.value
-            if problem := avro_problem(rows, format_, path, column.type):
-                raise _refused(stream, f"the column {name}", problem, "correct one of the two")
-    declared = {name: nothing(column.type) for name, column in stream.decoded.items()}
-    rows = rows.withColumns(declared)
-    for name, column in stream.derived.items():
-        _check_expression(rows, stream, f"the column {name}", column.expression or "", column.type)
-        rows = rows.withColumn(name, nothing(column.type))
-    for name, rule in stream.rules.items():
-        _check_expression(rows, stream, f"the rule {name}", rule, "boolean")
+            if format_ is None or format_.schema_ in (None, REGISTRY):
+                continue
+            wanted = Field(tuple(path), column.type, column.epoch)
+            if problem := avro_format.problem(format_.schema_ or "", wanted):
+                raise StreamFileError(
+                    f"{stream.file}: the column {name} does not work: {problem}",
+                    "correct one of the two",
+                )
+    check_rules(stream)
 
 
-def _check_expression(rows: DataFrame, stream: Stream, what: str, text: str, kind: str) -> None:
-    hint = f"it is a SQL expression on the columns {', '.join(stream.columns)}"
-    try:
-        found = rows.selectExpr(f"({text})").schema[0].dataType.simpleString()
-        rows.selectExpr(f"cast(({text}) as {kind})")
-    except PySparkException as error:
-        reason = str(error).splitlines()[0]
-        raise _refused(stream, what, f"{text}: {reason}", hint) from error
-    if kind == "boolean" and found != kind:
-        raise _refused(stream, what, f"{text}: it gives {found}, not true or false", hint)
-
-
-def _refused(stream: Stream, what: str, problem: str, hint: str) -> StreamFileError:
-    return StreamFileError(f"{stream.file}: {what} does not work: {problem}", hint)
-
-
-def references(rows: DataFrame, expression: str) -> list[str]:
-    """The columns that a SQL expression reads."""
-    plan = rows.selectExpr(expression)._jdf.queryExecution().analyzed()
-    found = plan.references().toSeq()
-    return sorted({found.apply(index).name() for index in range(found.size())})
-
-
-def _tried(rows: DataFrame, expression: str) -> Column:
-    """A SQL expression that gives null where it would fail.
-
-    In ANSI mode a bad cast or an overflow throws, and so do functions such as `xpath`: one record
-    would end the batch. Spark uses this wrapper for its own `try_` functions. It must stand in a
-    branch of a `when`: elsewhere Spark may take a part that two expressions share out of it.
-    """
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    jvm: Any = rows.sparkSession._jvm
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    parsed = utils.expression(F.expr(expression)._jc)
-    return ClassicColumn(
-        utils.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(parsed))
-    )
-
-
-def _error(kind: str, message: Column) -> Column:
-    return F.struct(F.lit(kind).alias("type"), message.alias("message"))
-
-
-def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(or_, conditions, F.lit(False))
-
-
-def _listed(words: str, chosen: dict[str, Column]) -> Column:
-    """`words: a, b` for the names whose condition is true, or null."""
-    return _joined(words, [F.when(condition, F.lit(name)) for name, condition in chosen.items()])
-
-
-def _joined(words: str, parts: list[Column]) -> Column:
-    joined = F.concat_ws(", ", *parts)
-    return F.when(joined != "", F.concat(F.lit(f"{words}: "), joined))
+def uses_registry(stream: Stream) -> bool:
+    return any(one and one.schema_ == REGISTRY for one in (stream.key, stream.value))

@@ -20,10 +20,10 @@ from typing import Protocol
 
 import psutil
 
-from headwater.background import repeated
-from headwater.catalog import open_catalog
-from headwater.errors import HeadwaterError
-from headwater.settings import Settings
+from ingestion.background import repeated
+from ingestion.catalog import open_catalog
+from ingestion.errors import HeadwaterError
+from ingestion.settings import Settings
 
 NAMESPACE = "bronze"
 INGEST = "ingest"

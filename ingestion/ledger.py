@@ -1,36 +1,56 @@
 """The bronze table is the ledger: it says where its stream stands, and each commit moves that.
 
-A commit carries its rows, the end offsets of its batch and the claim that nobody committed since
-this writer looked, in one Iceberg snapshot. Iceberg refuses it when the claim does not hold.
+A commit carries its data files, the end offsets of its batch and the claim that the newest marked
+snapshot is still the one that this writer saw, in one Iceberg snapshot, or nothing at all.
 """
 
-import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import uuid4
 
-from headwater.errors import TableMovedError
-from headwater.kafka import Offsets
-from headwater.spark import quoted
-from ingestion.origin import (
-    behind_retired,
-    gaps,
-    retired_offsets,
-    start_offsets,
-    without_gaps,
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
 )
+from pyiceberg.types import PrimitiveType
+from pyiceberg.utils.properties import property_as_int
 
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
-    from pyspark.sql import Column, DataFrame
+from ingestion.errors import HeadwaterError, TableMovedError
+from ingestion.manifests import FilesGoneError, Staged, discard, stage
+from ingestion.offsets import Offsets
+from ingestion.origin import gaps, retired_offsets, start_offsets, without_gaps
 
 OFFSETS = "headwater.offsets"
 STAMP = "headwater.ingested-at"
+COMMIT_ID = "headwater.commit-id"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COORDINATES = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+BOUNDED = (*COORDINATES, "_ingested_at")  # their bounds in each file say where the stream stands
+
+LONGEST_PAUSE = 60.0  # seconds
+
+
+def needed_metrics() -> dict[str, str]:
+    """The table properties that keep those bounds, whatever the table's defaults are."""
+    return {f"write.metadata.metrics.column.{name}": "full" for name in BOUNDED}
 
 
 @dataclass(frozen=True)
@@ -42,102 +62,211 @@ class Position:
     newest_stamp: datetime
 
 
-def read_position(table: "Table") -> Position:
+class Ledger:
+    """One writer's view of a bronze table. Only `refresh` makes it go on from another's commit."""
+
+    def __init__(self, catalog: Catalog, identifier: str) -> None:
+        self.catalog = catalog
+        self.identifier = identifier
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.table = self.catalog.load_table(self.identifier)
+        self.position = read_position(self.table)
+
+    def next_stamp(self) -> datetime:
+        return next_stamp(self.position.newest_stamp)
+
+    def commit(
+        self,
+        end: Offsets,
+        stamp: datetime,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile] = (),
+    ) -> Snapshot:
+        """One snapshot with these files, after which the stream stands at `end`, or an error.
+
+        A table that only maintenance has changed since is no obstacle: the snapshot is built again
+        on top of that. Data files of a commit that failed are left to orphan care.
+        """
+        if stamp <= self.position.newest_stamp:
+            raise ValueError(f"{stamp} is not after {self.position.newest_stamp}")
+        commit_id = uuid4().hex
+        mark = {OFFSETS: end.to_text(), STAMP: stamp.isoformat(), COMMIT_ID: commit_id}
+        pauses, refused = _pauses(self.table), list[Staged]()
+        table = self.table
+        try:
+            while True:
+                attempt = None
+                try:
+                    attempt = stage(table, added, removed, mark)
+                    landed: Snapshot | None = attempt.snapshot
+                    table = send(self.catalog, table, _next(table, attempt.snapshot))
+                except FilesGoneError as error:
+                    raise moved(self.identifier, "rows to replace are gone") from error
+                except Exception as error:  # a lost answer can look like anything
+                    before, table = table, self._loaded_after(error)
+                    landed = _with_commit_id(table, commit_id)
+                    if landed is None:
+                        if attempt and isinstance(error, CommitFailedException):
+                            refused.append(attempt)
+                        self._check_still_mine(table, error)
+                        is_newer = table.metadata_location != before.metadata_location
+                        self._pause_or_raise(pauses, error, is_newer)
+                if landed is not None:
+                    if newest_marked(table) == landed:  # else it stays behind and is refused
+                        self.table = table
+                    self.position = Position(end, landed.snapshot_id, stamp)
+                    return landed
+        finally:
+            discard(self.table.io, [path for one in refused for path in one.written])
+
+    def _loaded_after(self, error: Exception) -> Table:
+        """The table as it is now. If it cannot be read, nobody knows, and the error goes up."""
+        try:
+            table = self.catalog.load_table(self.identifier)
+        except NoSuchTableError:
+            raise moved(self.identifier, "it was dropped") from error
+        except Exception:
+            raise error from None
+        if table.metadata.table_uuid != self.table.metadata.table_uuid:
+            raise moved(self.identifier, "it was dropped and made again") from error
+        return table
+
+    def _check_still_mine(self, table: Table, error: Exception) -> None:
+        marked = newest_marked(table)
+        if marked is not None:
+            is_mine = marked.snapshot_id == self.position.snapshot_id
+        else:  # the marks were expired, or there never were any: the rows decide
+            is_mine = position_of_rows(table)[1] == self.position.newest_stamp
+        if not is_mine:
+            reason = "its commit was refused and nothing of it was written"
+            raise moved(self.identifier, reason) from error
+
+    def _pause_or_raise(self, pauses: Iterator[float], error: Exception, is_newer: bool) -> None:
+        is_refusal = isinstance(error, CommitFailedException)
+        if not (is_refusal or is_newer or "database is locked" in str(error)):
+            raise error
+        if (pause := next(pauses, None)) is None:
+            raise HeadwaterError(
+                f"{self.identifier} took no commit; at last: {str(error).splitlines()[0]}",
+                "see who else commits to it all the time; or raise table.commit_retries in the "
+                "stream file",
+            ) from error
+        time.sleep(pause)
+
+
+def send(catalog: Catalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
+    """Sent once, with the claim that the table and its main branch are still as they were here.
+
+    pyiceberg's own transactions build a snapshot again and retry when the claim does not hold,
+    without asking who else has committed.
+    """
+    requirements: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=table.metadata.current_snapshot_id),
+    )
+    answer = catalog.commit_table(table, requirements, updates)
+    with suppress(Exception):  # it is committed, whatever becomes of the old files
+        catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
+    return Table(table.name(), answer.metadata, answer.metadata_location, table.io, catalog)
+
+
+def _next(table: Table, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
+    """The main branch goes on to this snapshot, and keeps its own rules of retention."""
+    rules = table.metadata.refs.get(MAIN_BRANCH)
+    return (
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate(
+            ref_name=MAIN_BRANCH,
+            type=SnapshotRefType.BRANCH,
+            snapshot_id=snapshot.snapshot_id,
+            max_ref_age_ms=rules.max_ref_age_ms if rules else None,
+            max_snapshot_age_ms=rules.max_snapshot_age_ms if rules else None,
+            min_snapshots_to_keep=rules.min_snapshots_to_keep if rules else None,
+        ),
+    )
+
+
+def _pauses(table: Table) -> Iterator[float]:
+    """Seconds between the tries that the table's properties allow, each twice the one before."""
+    retries, first = (
+        property_as_int(table.properties, name, default) or 0
+        for name, default in (
+            (TableProperties.COMMIT_NUM_RETRIES, TableProperties.COMMIT_NUM_RETRIES_DEFAULT),
+            (TableProperties.COMMIT_MIN_RETRY_WAIT_MS, 100),
+        )
+    )
+    return (min(first / 1000 * 2**n, LONGEST_PAUSE) for n in range(retries))
+
+
+def _with_commit_id(table: Table, commit_id: str) -> Snapshot | None:
+    for snapshot in reversed(table.snapshots()):
+        if snapshot.summary and snapshot.summary[COMMIT_ID] == commit_id:
+            return snapshot
+    return None
+
+
+def read_position(table: Table) -> Position:
     """From the newest marked snapshot; where none is left, from the rows.
 
     Never before what retention has removed, though neither may know of it: a rollback may have
     brought back an older mark, and the rows are gone.
     """
-    start, lost, retired = start_offsets(table), gaps(table), retired_offsets(table)
-    current = table.current_snapshot()
+    current, marked = table.current_snapshot(), newest_marked(table)
     if current is None:
-        return Position(without_gaps(start, lost), None, EPOCH)
-    marked = newest_marked(table)
+        return Position(without_gaps(start_offsets(table), gaps(table)), None, EPOCH)
     if marked is not None and marked.summary is not None:
-        return Position(
-            without_gaps(
-                behind_retired(json.loads(marked.summary[OFFSETS] or "{}"), retired), lost
-            ),
-            marked.snapshot_id,
-            datetime.fromisoformat(marked.summary[STAMP] or ""),
-        )
-    offsets, newest = position_of_rows(table)
-    for topic, partitions in start.items():
-        offsets[topic] = partitions | offsets.get(topic, {})
-    position = without_gaps(behind_retired(offsets, retired), lost)
-    return Position(position, current.snapshot_id, newest)
+        offsets = Offsets.from_text(marked.summary[OFFSETS])
+        newest = datetime.fromisoformat(marked.summary[STAMP] or "")
+    else:
+        offsets, newest = position_of_rows(table)
+        offsets = start_offsets(table) | offsets
+    offsets = without_gaps(offsets.raised_to(retired_offsets(table)), gaps(table))
+    return Position(offsets, (marked or current).snapshot_id, newest)
 
 
-def own_position(table: "Table", stamp: datetime, end: Offsets) -> Position:
-    """Where this writer stands after its own commit of that stamp.
-
-    Not where the table stands: if another writer has committed since, this one must not take up
-    that position while it goes on reading from its own. Its next commit will be refused.
-    """
-    for snapshot in reversed(table.snapshots()):
-        if snapshot.summary and snapshot.summary.get(STAMP) == stamp.isoformat():
-            return Position(end, snapshot.snapshot_id, stamp)
-    raise moved(".".join(table.name()[-2:]), "its last commit is gone from the table")
-
-
-def newest_marked(table: "Table") -> "Snapshot | None":
+def newest_marked(table: Table) -> Snapshot | None:
     """The newest snapshot in the table's present history that carries offsets."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        if snapshot.summary is not None and snapshot.summary.get(OFFSETS):
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.summary is not None and snapshot.summary[OFFSETS]:
             return snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
     return None
 
 
-def position_of_rows(table: "Table") -> tuple[Offsets, datetime]:
+def position_of_rows(table: Table) -> tuple[Offsets, datetime]:
     """The next offset of each partition by the rows themselves, and their newest stamp.
 
-    A file that holds one partition says both in its bounds. Only files that compaction has mixed
-    are read.
+    A file that holds one partition says both in its bounds. Only files that hold several, as
+    compaction makes them, are read.
     """
-    offsets: Offsets = {}
-    newest = EPOCH
-    mixed: set[str] = set()
-
-    def seen(topic: str, partition: int, offset: int) -> None:
-        known = offsets.setdefault(topic, {})
-        known[str(partition)] = max(known.get(str(partition), 0), offset + 1)
-
+    newest, mixed = EPOCH, set[str]()
+    offsets: dict[tuple[str, int], int] = {}
     for file in data_files(table):
-        bounds = _bounds(table, file, (*COORDINATES, "_ingested_at"))
+        bounds = _bounds(table, file)
         newest = max(newest, EPOCH + timedelta(microseconds=bounds["_ingested_at"][1]))
-        (topic, last_topic), (partition, last_partition), (_, offset) = (
-            bounds[name] for name in COORDINATES
-        )
-        if topic == last_topic and partition == last_partition:
-            seen(topic, partition, offset)
+        topics, partitions, (_, last) = (bounds[name] for name in COORDINATES)
+        if topics[0] == topics[1] and partitions[0] == partitions[1]:
+            one = topics[0], partitions[0]
+            offsets[one] = max(offsets.get(one, 0), last + 1)
         else:
             mixed.add(file.file_path)
-    if mixed:
-        for row in _newest_rows(table, mixed):
-            seen(*row)
-    return offsets, newest
+    return Offsets(offsets).raised_to(_ends_of_rows(table, mixed)), newest
 
 
-def data_files(table: "Table") -> list["DataFile"]:
+def data_files(table: Table) -> list[DataFile]:
     snapshot = table.current_snapshot()
-    if snapshot is None:
-        return []
     return [
         entry.data_file
-        for manifest in snapshot.manifests(table.io)
+        for manifest in (snapshot.manifests(table.io) if snapshot else [])
+        if manifest.content == ManifestContent.DATA
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
     ]
 
 
-def _bounds(table: "Table", file: "DataFile", names: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
-    from pyiceberg.conversions import from_bytes
-    from pyiceberg.types import PrimitiveType
-
+def _bounds(table: Table, file: DataFile) -> dict[str, tuple[Any, Any]]:
     found = {}
-    for name in names:
+    for name in BOUNDED:
         field = table.schema().find_field(name)
         assert isinstance(field.field_type, PrimitiveType)  # noqa: S101
         found[name] = (
@@ -147,63 +276,20 @@ def _bounds(table: "Table", file: "DataFile", names: tuple[str, ...]) -> dict[st
     return found
 
 
-def _newest_rows(table: "Table", paths: set[str]) -> list[tuple[str, int, int]]:
-    from pyiceberg.expressions import AlwaysTrue
-    from pyiceberg.io.pyarrow import ArrowScan
-
+def _ends_of_rows(table: Table, paths: set[str]) -> Offsets:
+    if not paths:
+        return Offsets()
     scan = table.scan(selected_fields=COORDINATES)
     tasks = [task for task in scan.plan_files() if task.file.file_path in paths]
     rows = ArrowScan(table.metadata, table.io, scan.projection(), AlwaysTrue()).to_table(tasks)
-    newest = rows.group_by(list(COORDINATES[:2])).aggregate([(COORDINATES[2], "max")])
-    return [
-        (row[COORDINATES[0]], row[COORDINATES[1]], row[f"{COORDINATES[2]}_max"])
-        for row in newest.to_pylist()
-    ]
+    topic, partition, offset = COORDINATES
+    newest = rows.group_by([topic, partition]).aggregate([(offset, "max")]).to_pylist()
+    return Offsets({(row[topic], row[partition]): row[f"{offset}_max"] + 1 for row in newest})
 
 
 def next_stamp(newest: datetime) -> datetime:
     """Now, or a microsecond after the newest stamp: it grows whatever the clock does."""
     return max(datetime.now(UTC), newest + timedelta(microseconds=1))
-
-
-def commit(rows: "DataFrame", table: str, seen: Position, end: Offsets) -> datetime:
-    """Write one batch, or nothing at all. Returns the stamp of its rows, for `own_position`."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as F
-
-    stamp = next_stamp(seen.newest_stamp)
-    writer = (
-        rows.withColumn("_ingested_at", _constant(stamp))
-        .writeTo(quoted(table))
-        .option("isolation-level", "serializable")
-        .option(f"snapshot-property.{OFFSETS}", json.dumps(end))
-        .option(f"snapshot-property.{STAMP}", stamp.isoformat())
-    )
-    if seen.snapshot_id is not None:
-        writer = writer.option("validate-from-snapshot-id", str(seen.snapshot_id))
-    try:
-        # Nothing is newer than the newest stamp, unless someone committed in between: then
-        # Iceberg sees a conflict and refuses.
-        writer.overwrite(F.col("_ingested_at") > F.lit(seen.newest_stamp))
-    except (Py4JJavaError, PySparkException) as error:
-        text = str(error)
-        if "ValidationException" in text or "Cannot determine history" in text:
-            reason = "its commit was refused and nothing of it was written"
-            raise moved(table, reason) from error
-        raise
-    return stamp
-
-
-def _constant(stamp: datetime) -> "Column":
-    """The stamp, kept out of the code that Spark generates.
-
-    As a plain literal it would stand in that code, which would so be other code for each batch: it
-    would be compiled anew and begin cold. An array is handed to the code from outside.
-    """
-    from pyspark.sql import functions as F
-
-    return F.get(F.array(F.lit(stamp)), F.col("_kafka_partition") % 1)
 
 
 def moved(table: str, reason: str) -> TableMovedError:

@@ -8,11 +8,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from headwater.errors import HeadwaterError, TopicChangedError
-from headwater.kafka import (
-    Offsets,
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from ingestion.errors import HeadwaterError, TopicChangedError
+from ingestion.kafka import (
+    Partitions,
     begin_offsets,
     end_offsets,
     offsets_at,
@@ -20,11 +22,9 @@ from headwater.kafka import (
     topic_ids,
     topics,
 )
-from headwater.settings import Settings
+from ingestion.offsets import Offsets
+from ingestion.settings import Settings
 from ingestion.stream import Stream
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 START_OFFSETS = "headwater.start-offsets"
 TOPIC_IDS = "headwater.topic-ids"
@@ -39,7 +39,7 @@ class Gap:
     """Offsets that Kafka deleted before they were read, from `first` up to but not `end`."""
 
     topic: str
-    partition: str
+    partition: int
     first: int
     end: int
     accepted_at: str = ""
@@ -52,7 +52,7 @@ class Gap:
         return f"{self.topic} partition {self.partition}: offsets {self.first} to {self.end - 1}"
 
 
-def stream_partitions(settings: Settings, stream: Stream) -> dict[str, list[int]]:
+def stream_partitions(settings: Settings, stream: Stream) -> Partitions:
     """The topics of a stream and their partitions; each declared topic must be there."""
     require_broker(settings)
     found = topics(settings, stream.reads)
@@ -75,48 +75,40 @@ def origin(settings: Settings, stream: Stream) -> dict[str, str]:
     require_broker(settings)
     partitions = topics(settings, stream.reads)
     return {
-        START_OFFSETS: json.dumps(_settled(settings, stream, partitions)),
+        START_OFFSETS: _settled(settings, stream, partitions).to_json(),
         TOPIC_IDS: json.dumps(topic_ids(settings, partitions)),
     }
 
 
-def _settled(settings: Settings, stream: Stream, partitions: dict[str, list[int]]) -> Offsets:
+def _settled(settings: Settings, stream: Stream, partitions: Partitions) -> Offsets:
     match stream.start:
         case "latest":
             return end_offsets(settings, partitions)
         case datetime() as when:
             return offsets_at(settings, partitions, when)
     begin = begin_offsets(settings, partitions)
-    named: Offsets = stream.start if isinstance(stream.start, dict) else {}
-    return named | {topic: known | named.get(topic, {}) for topic, known in begin.items()}
+    return begin | stream.start if isinstance(stream.start, Offsets) else begin
 
 
-def start_offsets(table: "Table") -> Offsets:
-    found: Offsets = json.loads(table.properties.get(START_OFFSETS, "{}"))
-    return found
+def start_offsets(table: Table) -> Offsets:
+    return Offsets.from_json(table.properties.get(START_OFFSETS))
 
 
-def gaps(table: "Table") -> list[Gap]:
-    return [Gap(**one) for one in json.loads(table.properties.get(GAPS, "[]"))]
+def gaps(table: Table) -> list[Gap]:
+    found = json.loads(table.properties.get(GAPS, "[]"))
+    return [Gap(**one | {"partition": int(one["partition"])}) for one in found]
 
 
-def retired_offsets(table: "Table") -> Offsets:
-    """One behind the highest offset of each partition whose row was removed by retention."""
-    found: Offsets = json.loads(table.properties.get(RETIRED, "{}"))
-    return found
+def retired_offsets(table: Table) -> Offsets:
+    """One behind the highest offset of each partition whose row was removed by retention.
 
-
-def behind_retired(position: Offsets, retired: Offsets) -> Offsets:
-    """The position, not before what retention has removed: that must not come again."""
-    return position | {
-        topic: position.get(topic, {})
-        | {one: max(end, position.get(topic, {}).get(one, 0)) for one, end in ends.items()}
-        for topic, ends in retired.items()
-    }
+    What retention has removed must not come again.
+    """
+    return Offsets.from_json(table.properties.get(RETIRED))
 
 
 def check_topics(
-    settings: Settings, table: "Table", read: Iterable[str], remember: bool = True
+    settings: Settings, table: Table, read: Iterable[str], remember: bool = True
 ) -> None:
     """Refuse topics that were deleted and made again; remember those that are new."""
     known: dict[str, str] = json.loads(table.properties.get(TOPIC_IDS, "{}"))
@@ -136,33 +128,23 @@ def check_topics(
 
 
 def next_offsets(
-    settings: Settings, stream: Stream, table: "Table", position: Offsets, accept: bool
+    settings: Settings, stream: Stream, table: Table, position: Offsets, accept: bool
 ) -> tuple[Offsets, list[Gap]]:
-    """Where to go on in each partition there is, and the gaps that were accepted for it.
-
-    A topic that the table knows nothing of begins with its oldest record. A partition that was
-    added to a known topic begins with offset 0.
-    """
+    """The resume position in each partition that exists, and the gaps accepted for it."""
     partitions = stream_partitions(settings, stream)
     check_topics(settings, table, partitions)
     begin, end = begin_offsets(settings, partitions), end_offsets(settings, partitions)
-    found: Offsets = {topic: {} for topic in partitions}
+    resume = resume_offsets(position, begin)
     lost = []
-    for topic, ends in end.items():
-        known = position.get(topic)
-        for one, last in ends.items():
-            oldest = begin[topic][one]
-            at = known.get(one, 0) if known else oldest
-            if at > last:
-                raise TopicChangedError(
-                    f"{stream.table} holds {topic} partition {one} up to offset {at - 1}, but the "
-                    f"topic ends at {last - 1}: the broker has lost records",
-                    "bring the broker's data back; or give the stream another name, and so a new "
-                    "table",
-                )
-            if at < oldest:
-                lost.append(Gap(topic, one, at, oldest, datetime.now(UTC).isoformat()))
-            found[topic][one] = max(at, oldest)
+    for (topic, number), at in resume.items():
+        if at > end[topic, number]:
+            raise TopicChangedError(
+                f"{stream.table} holds {topic} partition {number} up to offset {at - 1}, but the "
+                f"topic ends at {end[topic, number] - 1}: the broker has lost records",
+                "bring the broker's data back; or give the stream another name, and so a new table",
+            )
+        if at < (oldest := begin[topic, number]):
+            lost.append(Gap(topic, number, at, oldest, datetime.now(UTC).isoformat()))
     if lost and not accept:
         raise TopicChangedError(
             f"Kafka has deleted records of stream {stream.name} before they were read:\n"
@@ -172,22 +154,30 @@ def next_offsets(
         )
     if lost:
         _set_properties(table, {GAPS: json.dumps([asdict(gap) for gap in (*gaps(table), *lost)])})
-    return found, lost
+    return resume.raised_to(begin), lost
+
+
+def resume_offsets(position: Offsets, begin: Offsets) -> Offsets:
+    """Where to read on in the partitions that exist.
+
+    A topic that the table knows nothing of begins with its oldest record. A partition that was
+    added to a known topic begins with offset 0.
+    """
+    known = set(position.topics)
+    return Offsets(
+        {one: position.get(one, 0 if one[0] in known else oldest) for one, oldest in begin.items()}
+    )
 
 
 def without_gaps(position: Offsets, accepted: Iterable[Gap]) -> Offsets:
     """The position, moved behind the gaps that begin at or before it."""
-    moved = {topic: dict(known) for topic, known in position.items()}
     for gap in sorted(accepted, key=lambda gap: gap.first):
-        known = moved.setdefault(gap.topic, {})
-        if gap.first <= known.get(gap.partition, 0) < gap.end:
-            known[gap.partition] = gap.end
-    return moved
+        if gap.first <= position.get((gap.topic, gap.partition), 0) < gap.end:
+            position |= {(gap.topic, gap.partition): gap.end}
+    return position
 
 
-def _set_properties(table: "Table", properties: dict[str, str]) -> None:
-    from pyiceberg.exceptions import CommitFailedException
-
+def _set_properties(table: Table, properties: dict[str, str]) -> None:
     for attempt in range(COMMIT_ATTEMPTS):
         try:
             with table.transaction() as transaction:

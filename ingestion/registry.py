@@ -7,9 +7,9 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from headwater.errors import HeadwaterError
-from headwater.settings import Settings
+from ingestion.errors import HeadwaterError
 from ingestion.formats import Schemas
+from ingestion.settings import Settings
 
 TIMEOUT_SECONDS = 10
 NOT_FOUND = 404

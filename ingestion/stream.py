@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from headwater.errors import StreamFileError
-from headwater.kafka import Offsets
-from headwater.settings import settings
+from ingestion.errors import StreamFileError
+from ingestion.offsets import Offsets
+from ingestion.settings import settings
 
 REGISTRY = "registry"
 SCALAR = r"string|boolean|int|bigint|float|double|date|timestamp|binary|decimal\(\d{1,2},\d{1,2}\)"
@@ -89,10 +89,13 @@ def _start(value: Any) -> Start:
         case date():
             return datetime(value.year, value.month, value.day, tzinfo=UTC)
         case dict() if value and all(_is_partitions(one) for one in value.values()):
-            return {
-                str(topic): {str(partition): offset for partition, offset in partitions.items()}
-                for topic, partitions in value.items()
-            }
+            return Offsets(
+                {
+                    (str(topic), number): offset
+                    for topic, partitions in value.items()
+                    for number, offset in partitions.items()
+                }
+            )
         case _:
             raise ValueError(
                 f"{value!r} is no place to start; write earliest, latest, a time such as "
@@ -105,6 +108,18 @@ def _is_partitions(value: Any) -> bool:
         isinstance(partition, int) and isinstance(offset, int) and min(partition, offset) >= 0
         for partition, offset in value.items()
     )
+
+
+def _days(value: Any) -> Any:
+    match value:
+        case [date() as first, date() as last] if first < last:
+            return first, last
+        case None:
+            return None
+        case _:
+            raise ValueError(
+                f"{value!r} is no range; write two days such as [1900-01-01, 2200-01-01]"
+            )
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -128,27 +143,37 @@ class Column(_Declared):
     ] = None
     expression: Text | None = None
     optional: bool = False
+    epoch: Literal["seconds", "milliseconds", "microseconds"] | None = None
+    between: Annotated[tuple[date, date] | None, BeforeValidator(_days)] = None
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _consistent(self) -> Self:
         if self.sources and self.expression:
             raise ValueError("a column has `from` or `expression`, not both")
+        if self.epoch and (self.type != "timestamp" or self.expression):
+            raise ValueError("epoch says what a number means in a timestamp from the record")
+        if self.between and self.type not in ("date", "timestamp"):
+            raise ValueError(f"between bounds a date or a timestamp, and this is {self.type}")
         return self
 
 
 class Format(_Declared):
     """How the key or the value of a record is written."""
 
-    format: Literal["json", "avro", "text"]
+    format: Literal["json", "avro", "protobuf", "text"]
     schema_: Annotated[str | None, Field(alias="schema", validate_default=True)] = None
 
     @field_validator("schema_")
     @classmethod
     def _schema(cls, value: str | None, info: ValidationInfo) -> str | None:
         """The Avro schema itself, read from its file, or the word `registry`."""
+        if info.data.get("format") == "protobuf":
+            if value != REGISTRY:
+                raise ValueError("the format protobuf needs `schema: registry`")
+            return value
         if info.data.get("format") != "avro":
             if value is not None:
-                raise ValueError("only the format avro has a schema")
+                raise ValueError("only the formats avro and protobuf have a schema")
             return None
         if value is None:
             raise ValueError("the format avro needs a schema: an .avsc file, or registry")
@@ -202,6 +227,8 @@ class TableOptions(_Declared):
     def _not_ours(cls, value: dict[str, str]) -> dict[str, str]:
         if ours := [key for key in value if ".column._" in key]:
             raise ValueError(f"{', '.join(ours)} is Headwater's own: it finds its position by it")
+        if value.get("write.format.default", "parquet") != "parquet":
+            raise ValueError("write.format.default must be parquet: ingestion writes nothing else")
         return value
 
 
@@ -282,10 +309,10 @@ class Stream(_Declared):
         found: list[tuple[tuple[str, ...], str]] = []
         if bool(self.topics) == bool(self.topic_pattern):
             found.append(((), "a stream has either topic or topic_pattern"))
-        if isinstance(self.start, dict):
+        if isinstance(self.start, Offsets):
             found += [
                 (("start", topic), f"the stream does not read topic {topic}")
-                for topic in self.start
+                for topic in self.start.topics
                 if not self.reads(topic)
             ]
         if self.forward and self.reads(self.forward.topic):

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headwater.errors import HeadwaterError, TakenOverError
-from headwater.settings import Settings
-from ingestion.ingest import Ingestion, Progress, reason
+from pyspark.sql import SparkSession
+
+from ingestion.commit import Progress
+from ingestion.errors import HeadwaterError, TakenOverError
 from ingestion.lease import Lease
+from ingestion.run import Run, reason
+from ingestion.settings import Settings
 from ingestion.stream import Stream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 60.0
@@ -49,7 +49,7 @@ class Supervised:
         self.state = self.WAITING
         self.reason: HeadwaterError | None = None
         self.restarts = 0
-        self.run: Ingestion | None = None
+        self.run: Run | None = None
         self.lag: int | None = None
         self.failures = 0  # in a row, without a commit in between
         self.due = 0.0
@@ -70,7 +70,7 @@ class Supervisor:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         settings: Settings,
         streams: list[Supervised],
         once: bool,
@@ -90,6 +90,20 @@ class Supervisor:
     @property
     def is_active(self) -> bool:
         return any(one.is_active for one in self.streams)
+
+    def run(self, stop: Callable[[], bool], look: Callable[[], None]) -> None:
+        """Look after the streams until none is active or a stop is asked for.
+
+        `look` is called in between, for whoever shows how they do.
+        """
+        try:
+            while not stop() and self.is_active:
+                self.step()
+                look()
+                time.sleep(LOOK_SECONDS)
+        finally:
+            self.stop()
+            look()
 
     def step(self) -> None:
         """Look after each stream once."""
@@ -112,7 +126,7 @@ class Supervisor:
         run = None
         try:
             accept = self._accept_gaps and not one.restarts  # what was lost since, nobody has seen
-            run = Ingestion(self._spark, self._settings, one.stream, one.progress, accept)
+            run = Run(self._spark, self._settings, one.stream, one.progress, accept)
             run.start(self._once)
         except Exception as error:  # whatever it is, the other streams go on
             if run is not None:

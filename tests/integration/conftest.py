@@ -5,8 +5,10 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.settings import Settings
-from headwater.spark import spark_session
+from headwater.local.jars import classpath, ensure_jars, spark_sets
+from ingestion.catalog import open_catalog
+from ingestion.settings import Settings
+from ingestion.spark import iceberg_properties, spark_session
 from ingestion.stream import Stream, load_streams
 from tests.integration.lab import Lab
 
@@ -22,8 +24,9 @@ def settings(stack: dict[str, str]) -> Settings:
 
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[SparkSession]:
-    """The Spark session that ingestion would have, in this process."""
-    session = spark_session(settings, "ingest")
+    """The Spark session that ingestion would have, in this process, and SQL on the tables."""
+    jars = classpath(ensure_jars(settings, spark_sets(settings)))
+    session = spark_session(settings, "ingest", iceberg_properties(settings, jars))
     yield session
     session.stop()
 
@@ -37,11 +40,13 @@ def new_stream() -> Stream:
 
 
 @pytest.fixture
-def stream(spark: SparkSession) -> Iterator[Stream]:
+def stream(settings: Settings) -> Iterator[Stream]:
     """A stream of its own for each test."""
     made = new_stream()
     yield made
-    spark.sql(f"drop table if exists lake.{made.table} purge")
+    catalog = open_catalog(settings)
+    if catalog.table_exists(made.table):
+        catalog.purge_table(made.table)
 
 
 @pytest.fixture

@@ -14,22 +14,26 @@ import psutil
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headwater.catalog import open_catalog
-from headwater.kafka import admin, client_options, end_offsets, ensure_topic, lag, topics
-from headwater.settings import Settings
-from ingestion.ingest import Ingestion
+from headwater.rows.verify import verify
+from ingestion.catalog import open_catalog
+from ingestion.commit import Committer
+from ingestion.kafka import Range, admin, client_options, end_offsets, ensure_topic, lag, topics
+from ingestion.landing import Lander
 from ingestion.lease import hold
 from ingestion.ledger import read_position
+from ingestion.origin import next_offsets, stream_partitions
+from ingestion.run import Run, follow
+from ingestion.settings import Settings
+from ingestion.source import batch_end
 from ingestion.stream import Stream
 from ingestion.supervise import Supervised, Supervisor
-from ingestion.verify import verify
 
 VALUE = b'{"event_time": "2026-01-05T14:30:00", "ticker": "AAPL", "price": 1}'  # a stock price
 
 
 def read_topic(settings: Settings, topic: str) -> dict[tuple[int, int], bytes | None]:
     """Every committed record of the topic: (partition, offset) to value."""
-    ends = end_offsets(settings, topics(settings, lambda name: name == topic))[topic]
+    ends = end_offsets(settings, topics(settings, lambda name: name == topic))
     consumer = Consumer(
         client_options(settings)
         | {
@@ -39,9 +43,9 @@ def read_topic(settings: Settings, topic: str) -> dict[tuple[int, int], bytes | 
             "isolation.level": "read_committed",
         }
     )
-    consumer.assign([TopicPartition(topic, int(partition), 0) for partition in ends])
+    consumer.assign([TopicPartition(topic, number, 0) for _, number in ends])
     found: dict[tuple[int, int], bytes | None] = {}
-    open_partitions = {int(partition) for partition in ends}
+    open_partitions = {number for _, number in ends}
     while open_partitions:
         message = consumer.poll(10)
         assert message is not None, "the topic could not be read to its end"
@@ -74,9 +78,32 @@ def read_table(settings: Settings, name: str, *columns: str) -> pa.Table:
     return table.scan(selected_fields=columns or ("*",)).to_arrow()
 
 
-def land(spark: Any, settings: Settings, stream: Stream) -> Ingestion:
-    """Ingest what the topic holds now, in this process."""
-    run = Ingestion(spark, settings, stream)
+def land(settings: Settings, stream: Stream, accept_gaps: bool = False) -> Committer:
+    """Ingest what the topics hold now, in this process and without Spark."""
+    committer = Committer(settings, stream)
+    ledger = committer.ledger
+    start, lost = next_offsets(settings, stream, ledger.table, committer.position, accept_gaps)
+    if lost:
+        ledger.refresh()
+    end = end_offsets(settings, stream_partitions(settings, stream))
+    lander = Lander(committer.plan)
+    at = start
+    while at.distance_to(end):
+        target = batch_end(at, end, stream.batch.max_records)
+        ranges = [
+            Range(*one, at[one], offset) for one, offset in target.items() if offset > at[one]
+        ]
+        began, stamp = time.monotonic(), ledger.next_stamp()
+        landed = lander.land(ranges, stamp)
+        committer.commit([landed], follow(at.raised_to(committer.position), ranges), stamp, began)
+        at = target
+    lander.close()
+    return committer
+
+
+def run_once(spark: Any, settings: Settings, stream: Stream) -> Run:
+    """Ingest what the topics hold now, with Spark."""
+    run = Run(spark, settings, stream)
     run.start(once=True)
     wait_for(lambda: not run.is_running)
     run.stop()
@@ -216,3 +243,9 @@ def assert_table_is_topic(settings: Settings, table: str, topic: str) -> int:
     assert set(coordinates) == set(expected)
     assert dict(zip(coordinates, rows["_kafka_value"].to_pylist(), strict=True)) == expected
     return len(expected)
+
+
+def drop(settings: Settings, name: str) -> None:
+    catalog = open_catalog(settings)
+    if catalog.table_exists(name):
+        catalog.purge_table(name)

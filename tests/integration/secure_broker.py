@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
-from headwater.kafka import broker_problem, client_options
-from headwater.services import broker_properties, start_broker
-from headwater.settings import Settings
+from headwater.local.services import broker_properties, start_broker
+from ingestion.kafka import broker_problem, client_options
+from ingestion.settings import Settings
 from tests.conftest import free_port
 from tests.integration.outside import wait_for
 

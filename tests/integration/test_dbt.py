@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headwater.generators import Shares
-from headwater.produce import produce
-from headwater.settings import Settings
-from ingestion.replay import replay
+from demo.generators import Shares
+from demo.produce import produce
+from headwater.rows.replay import replay
+from ingestion.settings import Settings
 from ingestion.stream import load_stream, load_streams
 from tests.conftest import DBT, ROOT, run
 from tests.integration.lab import Done, run_dbt
@@ -50,7 +50,7 @@ def built(spark: Any, settings: Settings, dbt_env: dict[str, str]) -> dict[str, 
     for stream in load_streams():
         rows = 20_000 if stream.name == "stocks" else 500
         produce(settings, stream.name, rows, None, 21, shares, lambda _: None)
-        land(spark, settings, stream)
+        land(settings, stream)
     done = run(DBT, "build", env=dbt_env, timeout=500)  # as people run it
     assert done.returncode == 0, done.stdout[-5000:]
     assert "ERROR=0" in done.stdout
@@ -105,7 +105,7 @@ def test_the_bars_are_what_an_independent_computation_gives(settings: Settings) 
 
 def test_a_second_run_makes_no_commit(built: dict[str, str], settings: Settings) -> None:
     def snapshots() -> dict[str, list[int]]:
-        from headwater.catalog import open_catalog
+        from ingestion.catalog import open_catalog
 
         catalog = open_catalog(settings)
         names = [*catalog.list_tables("silver"), *catalog.list_tables("gold")]
@@ -133,7 +133,7 @@ def test_a_late_row_touches_its_minute_and_no_other(
     }
     duplicate = json.dumps({**late, "price": float(before[key][0])})
     send(settings, "stocks-in", json.dumps(late).encode(), duplicate.encode())
-    land(spark, settings, load_streams(["stocks"])[0])
+    land(settings, load_streams(["stocks"])[0])
     dbt(built, "run", "--select", "stg_stocks__prices+")
     after = bars(settings)
     assert after == bars_by_hand(settings)
@@ -151,7 +151,7 @@ def test_a_replayed_record_flows_on_to_silver_and_gold(
     minute = max(window for _, window in before) + timedelta(days=1)
     value = json.dumps({"event_time": minute.isoformat(), "price": 7.5}).encode()
     send(settings, "stocks-in", value, keys=[b'{"ticker": "AAPL"}'])
-    land(spark, settings, load_streams(["stocks"])[0])
+    land(settings, load_streams(["stocks"])[0])
     dbt(built, "run", "--select", "stg_stocks__prices+")
     assert bars(settings) == before
     text = (ROOT / "ingestion" / "streams" / "stocks.yml").read_text()
@@ -207,7 +207,7 @@ def test_reconciliation_holds_while_bronze_is_ahead(
 ) -> None:
     for stream in load_streams():
         produce(settings, stream.name, 100, None, 22, Shares(bad=0.2), lambda _: None)
-        land(spark, settings, stream)
+        land(settings, stream)
     assert len(dbt(built, "test", *RECONCILED).nodes) > 5
 
 
@@ -252,7 +252,7 @@ def test_reconciliation_finds_what_was_lost_or_made_up(
 
 @pytest.mark.usefixtures("built")
 def test_comments_reach_the_tables(settings: Settings) -> None:
-    from headwater.catalog import open_catalog
+    from ingestion.catalog import open_catalog
 
     catalog = open_catalog(settings)
     bronze = catalog.load_table("bronze.stocks").schema()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater.catalog import open_catalog
-from headwater.generators import Shares
-from headwater.produce import produce
-from headwater.services import running_pid, services
-from headwater.settings import Settings
+from demo.generators import Shares
+from demo.produce import produce
+from headwater.local.services import running_pid, services
+from ingestion.catalog import open_catalog
+from ingestion.settings import Settings
 from tests.conftest import DBT, HEADWATER, ROOT, clean_environment, run
 from tests.integration.outside import read_table, wait_for
 

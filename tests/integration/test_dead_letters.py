@@ -10,18 +10,17 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.catalog import open_catalog
-from headwater.errors import HeadwaterError, TableMovedError
-from headwater.settings import Settings
+from headwater.rows.backfill import backfill
+from headwater.rows.dead_letters import dead_letters, reasons
+from headwater.rows.replay import Replayed, replay
 from ingestion import lease
 from ingestion import replay as replay_module
-from ingestion.backfill import backfill
-from ingestion.bronze import ERROR_TYPES
-from ingestion.dead_letters import dead_letters, reasons
-from ingestion.ingest import Ingestion
+from ingestion.catalog import open_catalog
+from ingestion.errors import ERROR_TYPES, HeadwaterError, TableMovedError
 from ingestion.lease import Board, hold, turn
 from ingestion.ledger import read_position
-from ingestion.replay import Replayed, replay
+from ingestion.run import Run
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_stream
 from tests.conftest import HEADWATER, run
 from tests.integration.outside import (
@@ -85,7 +84,7 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
 ) -> None:
     stream = write(folder, name)
     send(settings, name, *records(1, 2, 50, 60, 500), b"broken", b'{"n": "x"}')
-    land(spark, settings, stream)
+    land(settings, stream)
     before = rows(settings, stream)
     position = read_position(open_catalog(settings).load_table(stream.table))
 
@@ -108,7 +107,7 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
     assert read_position(table).offsets == position.offsets
     assert list(table.refs()) == ["main"]
     send(settings, name, *records(3))
-    assert land(spark, settings, mended).progress.rows == 1  # the stream goes on from there
+    assert land(settings, mended).progress.rows == 1  # the stream goes on from there
 
 
 def test_names_may_be_words_of_sql(
@@ -119,13 +118,13 @@ def test_names_may_be_words_of_sql(
     text = FILE.format(name=name, most=10, expression='"`table` div 2"').replace("  n:", "  table:")
     file.write_text(text.replace("n < 10", '"`table` < 10"'))
     send(settings, name, b'{"table": 1}', b'{"table": 50}', partitions=1)
-    land(spark, settings, load_stream(file))
+    land(settings, load_stream(file))
     file.write_text(file.read_text().replace("< 10", "< 100"))
     mended = load_stream(file)
     assert replay(spark, settings, mended, [], None) == Replayed(1, 1, 0)
     spark.sql("delete from lake.bronze.`select` where _kafka_offset = 0")
     first, last = ({name: {"0": offset}} for offset in (0, 2))
-    assert backfill(spark, settings, mended, first, last, lambda *_: None).progress.rows == 1
+    assert backfill(settings, mended, first, last, lambda *_: None).progress.rows == 1
     assert verified(settings, mended) == 2
     spark.sql("drop table lake.bronze.`select` purge")
 
@@ -134,7 +133,7 @@ def test_what_fails_for_another_reason_keeps_the_newest_one(
     spark: SparkSession, settings: Settings, folder: Path, name: str
 ) -> None:
     send(settings, name, *records(50, 60))
-    land(spark, settings, write(folder, name))
+    land(settings, write(folder, name))
     stricter = write(folder, name, expression="case when n < 55 then n div 2 end", most=5)
     assert replay(spark, settings, stricter, [], None) == Replayed(2, 0, 1)
     after = rows(settings, stricter)
@@ -147,7 +146,7 @@ def test_a_replay_fills_columns_that_the_mended_file_adds(
     spark: SparkSession, settings: Settings, folder: Path, name: str
 ) -> None:
     send(settings, name, *records(1, 50), headers=[("h", b"1")])
-    land(spark, settings, write(folder, name))
+    land(settings, write(folder, name))
     file = write(folder, name, most=100).file
     twice = "  twice: {type: bigint, description: Twice it., expression: n * 2}\nrules:"
     file.write_text(file.read_text().replace("rules:", twice) + "headers: true\n")
@@ -161,7 +160,7 @@ def test_a_replay_of_one_type_or_of_late_rows_leaves_the_others(
     spark: SparkSession, settings: Settings, folder: Path, name: str
 ) -> None:
     send(settings, name, *records(50))
-    land(spark, settings, write(folder, name))
+    land(settings, write(folder, name))
     mended = write(folder, name, most=100)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert replay(spark, settings, mended, ["schema_error"], None).failed == 0
@@ -177,13 +176,13 @@ def test_a_replay_that_was_overtaken_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     send(settings, name, *records(50))
-    land(spark, settings, write(folder, name))
+    land(settings, write(folder, name))
     mended = write(folder, name, most=100)
     amend = replay_module.amend
 
     def slow(*arguments: Any) -> Any:
         send(settings, name, *records(1))
-        land(spark, settings, mended)  # a writer that asked nobody
+        land(settings, mended)  # a writer that asked nobody
         return amend(*arguments)
 
     monkeypatch.setattr(replay_module, "amend", slow)
@@ -296,9 +295,9 @@ def test_a_stream_whose_position_moved_during_a_turn_stops(
 ) -> None:
     stream = write(folder, name)
     send(settings, name, *records(1))
-    stale = Ingestion(spark, settings, stream)
+    stale = Run(spark, settings, stream)
     stale.pause()
-    land(spark, settings, stream)
+    land(settings, stream)
     with pytest.raises(TableMovedError):
         stale.resume()
     stale.stop()
@@ -331,11 +330,11 @@ def test_a_message_is_counted_by_what_it_complains_of(
 
 
 def test_errors_counts_by_type_and_rule_and_shows_samples(
-    spark: SparkSession, settings: Settings, stack: dict[str, str], folder: Path, name: str
+    settings: Settings, stack: dict[str, str], folder: Path, name: str
 ) -> None:
     stream = write(folder, name, expression="case when n < 55 then n div 2 end")
     send(settings, name, *records(1, 50, 51, 60), b"\xff\x00bro", b'{"n": "x"}', b'{"m": 1}')
-    land(spark, settings, stream)
+    land(settings, stream)
     found = dead_letters(open_catalog(settings).load_table(stream.table), [], None, samples=1)
     assert found.counts == {
         ("validation_error", "rules not met: n_is_small"): 2,

@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from headwater.errors import StreamFileError
 from ingestion.decode import KAFKA_SCHEMA, check_stream, decode
+from ingestion.errors import StreamFileError
 from ingestion.stream import Stream, load_streams
 
 GOOD = '{"event_time": "2026-01-05T14:30:00.123456+00:00", "ticker": "AAPL", "price": 228.5}'

@@ -19,13 +19,13 @@ from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 
 from headwater import services
-from headwater.catalog import open_catalog
-from headwater.errors import HeadwaterError, TakenOverError, TopicChangedError
-from headwater.kafka import admin, end_offsets, ensure_topic
-from headwater.settings import Settings
 from ingestion import ingest, lease, ledger
+from ingestion.catalog import open_catalog
+from ingestion.errors import HeadwaterError, TakenOverError, TopicChangedError
+from ingestion.kafka import admin, end_offsets, ensure_topic
 from ingestion.lease import Board
 from ingestion.origin import gaps
+from ingestion.settings import Settings
 from ingestion.stream import Stream
 from ingestion.supervise import Supervised
 from tests.conftest import HEADWATER, run
@@ -33,6 +33,7 @@ from tests.integration.conftest import new_stream
 from tests.integration.outside import (
     VALUE,
     compact,
+    drop,
     expire,
     land,
     locked_catalog,
@@ -109,7 +110,7 @@ def test_a_catalog_that_is_locked(
             time.sleep(seconds)  # longer than the writers' own patience of 30 s, or not
         wait_for_more(settings, eager)
         assert not watched.told("failed")
-    land(spark, settings, eager)
+    land(settings, eager)
     verified(settings, eager)
 
 
@@ -159,7 +160,7 @@ def test_compaction_and_expiry_while_the_stream_writes(
             expire(other, eager)
         wait_for_more(settings, eager)
         assert not watched.told("failed")
-    land(spark, settings, eager)
+    land(settings, eager)
     verified(settings, eager)
 
 
@@ -241,10 +242,10 @@ def test_a_topic_made_again_is_refused_while_it_runs_and_others_go_on(
     assert verified(settings, other) == 200
     # It stays refused at the next start, and the verifier says so too.
     with pytest.raises(TopicChangedError, match="was deleted and created again"):
-        land(spark, settings, eager)
+        land(settings, eager)
     with pytest.raises(TopicChangedError, match="was deleted and created again"):
         verified(settings, eager)
-    spark.sql(f"drop table lake.{other.table} purge")
+    drop(settings, other.table)
 
 
 def test_records_deleted_before_they_were_read_stop_the_stream_until_someone_accepts(
@@ -252,18 +253,18 @@ def test_records_deleted_before_they_were_read_stop_the_stream_until_someone_acc
 ) -> None:
     topic = stream.topics[0]
     send(settings, topic, *[VALUE] * 10, partitions=1)
-    land(spark, settings, stream)
+    land(settings, stream)
     send(settings, topic, *[VALUE] * 20)
     trim(settings, topic, {0: 25})
     with pytest.raises(TopicChangedError) as caught:
-        land(spark, settings, stream)
+        land(settings, stream)
     assert f"{topic} partition 0: offsets 10 to 24 (15)" in caught.value.message
     assert "--accept-gaps" in caught.value.hint
     assert row_count(settings, stream) == 10
     with supervised(spark, settings, stream, accept_gaps=True) as watched:
         wait_for(lambda: bool(watched.told("gap")))
     # Accepted is accepted, also when the process ends before the next commit.
-    land(spark, settings, stream)
+    land(settings, stream)
     assert row_count(settings, stream) == 15
     (gap,) = gaps(open_catalog(settings).load_table(stream.table))
     assert (gap.topic, gap.partition, gap.first, gap.end) == (topic, "0", 10, 25)
@@ -299,12 +300,12 @@ def test_records_deleted_while_a_batch_waits_are_not_skipped(
 
 
 def test_a_new_topic_may_begin_anywhere_and_an_added_partition_at_its_first_record(
-    spark: SparkSession, settings: Settings, stream: Stream
+    settings: Settings, stream: Stream
 ) -> None:
     topic = stream.topics[0]
     send(settings, topic, *[VALUE] * 10, partitions=1)
     trim(settings, topic, {0: 5})
-    land(spark, settings, stream)  # the table begins where the topic does
+    land(settings, stream)  # the table begins where the topic does
     assert verified(settings, stream) == 5
     admin(settings).create_partitions([NewPartitions(topic, 2)])[topic].result(30)
 
@@ -315,7 +316,7 @@ def test_a_new_topic_may_begin_anywhere_and_an_added_partition_at_its_first_reco
     wait_for(in_new_partition)
     trim(settings, topic, {1: 2})
     with pytest.raises(TopicChangedError, match="partition 1: offsets 0 to 1"):
-        land(spark, settings, stream)
+        land(settings, stream)
 
 
 # --- restarts ------------------------------------------------------------------------------------
@@ -347,9 +348,9 @@ def test_a_stream_that_keeps_failing_is_restarted_with_growing_pauses_then_stopp
         wait_for(lambda: row_count(settings, other) == 10)
         assert fine.state == Supervised.RUNNING
     monkeypatch.setattr(ingest, "commit", commit)
-    land(spark, settings, eager)
+    land(settings, eager)
     assert verified(settings, eager) == verified(settings, other) == 10
-    spark.sql(f"drop table lake.{other.table} purge")
+    drop(settings, other.table)
 
 
 def test_a_commit_in_between_starts_the_count_anew(
@@ -378,7 +379,7 @@ def test_a_commit_in_between_starts_the_count_anew(
 
 
 def test_stamps_grow_when_the_clock_steps_back(
-    spark: SparkSession, settings: Settings, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Clock(datetime):
         ahead = timedelta(hours=1)
@@ -392,7 +393,7 @@ def test_stamps_grow_when_the_clock_steps_back(
     for ahead in (timedelta(hours=1), timedelta(0), timedelta(hours=-1)):
         Clock.ahead = ahead
         send(settings, stream.topics[0], VALUE)
-        seen.append(land(spark, settings, stream).last_commit)
+        seen.append(land(settings, stream).last_commit)
     assert seen[0] is not None
     assert seen[0] > datetime.now(UTC) + timedelta(minutes=50)
     microsecond = timedelta(microseconds=1)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headwater.catalog import open_catalog
-from headwater.generators import Shares
-from headwater.produce import produce
-from headwater.settings import Settings
+from demo.generators import Shares
+from demo.produce import produce
+from ingestion.catalog import open_catalog
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_streams
 from tests.conftest import HEADWATER, run
 from tests.integration.outside import (

@@ -18,24 +18,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater import forget as forget_module
-from headwater.catalog import open_catalog
 from headwater.dbt import parsed_project, run_dbt
-from headwater.errors import HeadwaterError, TableMovedError
-from headwater.forget import Plan, Proof, forget, make_plan
-from headwater.settings import Settings
+from headwater.rows.backfill import backfill, bound
+from headwater.rows.dead_letters import dead_letters
+from headwater.rows.forget import Plan, Proof, forget, make_plan
+from headwater.rows.replay import replay
+from headwater.rows.verify import verify
 from headwater.status import error_rows
 from ingestion import erase as erase_module
-from ingestion.backfill import backfill, bound
-from ingestion.bronze import ERROR_TYPES
-from ingestion.dead_letters import dead_letters
+from ingestion.catalog import open_catalog
+from ingestion.errors import ERROR_TYPES, HeadwaterError, TableMovedError
 from ingestion.ledger import newest_marked, position_of_rows, read_position
-from ingestion.replay import replay
+from ingestion.settings import Settings
 from ingestion.stream import Batch, Stream, load_streams
-from ingestion.verify import verify
 from tests.conftest import HEADWATER, ROOT, clean_environment
 from tests.integration.conftest import new_stream
 from tests.integration.outside import (
     behind,
+    drop,
     land,
     meanwhile,
     read_table,
@@ -102,26 +102,26 @@ def sample(user: str, value: float = 70.0) -> bytes:
 
 
 @pytest.fixture
-def health(spark: SparkSession) -> Iterator[Stream]:
+def health() -> Iterator[Stream]:
     """The health stream with headers, in a table with a folder for each person."""
     name = f"forget_{uuid4().hex[:8]}"
     update = {"name": name, "topics": [name], "headers": True, "partition_by": ["user_id"]}
     made = load_streams(["health"])[0].model_copy(update=update)
     yield made
-    spark.sql(f"drop table if exists lake.{made.table} purge")
+    drop(settings, made.table)
 
 
-def fill(spark: SparkSession, settings: Settings, stream: Stream) -> int:
+def fill(settings: Settings, stream: Stream) -> int:
     """Good, failed and broken records of three people, in two commits. Returns how many of one."""
     topic = stream.topics[0]
     for user in (WHO, OTHER, "someone"):
         values = [sample(user), sample(user), sample(user, value=999.0), sample(user)[:-3]]
         headers = [("user", user.encode())]
         send(settings, topic, *values, keys=[user.encode(), None] * 2, headers=headers)
-    land(spark, settings, stream)
+    land(settings, stream)
     send(settings, topic, None, keys=[WHO.encode()])  # a tombstone names them in its key
     send(settings, topic, sample(WHO), sample("someone"), b"\xff\x00", partitions=4)
-    land(spark, settings, stream)
+    land(settings, stream)
     return 6
 
 
@@ -129,7 +129,7 @@ def test_one_person_is_gone_and_everyone_else_is_as_before(
     spark: SparkSession, settings: Settings, health: Stream, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    count = fill(spark, settings, health)
+    count = fill(settings, health)
     catalog, folder = open_catalog(settings), table_folder(settings, health.table)
     table = catalog.load_table(health.table)
     table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "audit").commit()
@@ -187,9 +187,9 @@ def test_one_person_is_gone_and_everyone_else_is_as_before(
 
     # The stream goes on, and nothing brings them back.
     send(settings, health.topics[0], sample("someone"))
-    assert land(spark, settings, health).progress.rows == 1
+    assert land(settings, health).progress.rows == 1
     begin, end = (bound(settings, health, text, "") for text in ("earliest", "latest"))
-    assert backfill(spark, settings, health, begin, end, lambda *_: None).progress.rows == 0
+    assert backfill(settings, health, begin, end, lambda *_: None).progress.rows == 0
     assert replay(spark, settings, health, [], None).failed == errors - 2
     assert verified(settings, health) == len(before) - count + 1
     assert plan_for(settings, health, WHERE).is_empty
@@ -234,7 +234,7 @@ def test_it_takes_its_turn_while_the_stream_runs(spark: SparkSession, settings: 
     tickers = Counter(read_table(settings, stream.table, "ticker")["ticker"].to_pylist())
     assert (tickers["GONE"], tickers[None]) == (0, 10)
     assert tickers["STAY"] == verified(settings, stream) > 10
-    spark.sql(f"drop table lake.{stream.table} purge")
+    drop(settings, stream.table)
 
 
 def test_a_writer_that_asked_nobody_makes_it_refuse(
@@ -242,13 +242,13 @@ def test_a_writer_that_asked_nobody_makes_it_refuse(
 ) -> None:
     value = b'{"event_time": "2026-01-05T14:30:00", "ticker": "GONE", "price": 1}'
     send(settings, stream.topics[0], value)
-    land(spark, settings, stream)
+    land(settings, stream)
     plan = plan_for(settings, stream, "ticker = 'GONE'")
     clean = erase_module.forget_files
 
     def slow(*arguments: Any) -> None:
         send(settings, stream.topics[0], value)
-        land(spark, settings, stream)
+        land(settings, stream)
         clean(*arguments)
 
     monkeypatch.setattr(erase_module, "forget_files", slow)
@@ -326,7 +326,7 @@ def test_silver_and_gold_forget_too_and_nothing_flows_back(
     values = [price(one, 1 + minute, minute) for one in ("GONE", "STAY") for minute in range(20)]
     broken = price("GONE", 1, 0)[:-9]  # names them in its bytes only
     send(settings, stream.topics[0], *values, price("GONE", -1, 0), price("STAY", -1, 0), broken)
-    land(spark, settings, stream)
+    land(settings, stream)
     run_dbt(settings, "run")
     silver, gold, letters, days = (
         f"silver.stg_{stream.name}", f"gold.fct_{stream.name}",
@@ -365,7 +365,7 @@ def test_silver_and_gold_forget_too_and_nothing_flows_back(
     assert {len(catalog.load_table(one.name).snapshots()) for one in plan.targets} == {1}
 
     send(settings, stream.topics[0], price("STAY", 5, 30))
-    land(spark, settings, stream)
+    land(settings, stream)
     run_dbt(settings, "run")
     assert len(content(settings, gold)) == read_table(settings, gold).num_rows == 21
     assert [row for row in content(settings, gold) if row in before[gold]] == before[gold]
@@ -397,7 +397,7 @@ def command(env: dict[str, str], *arguments: str, stdin: str = "") -> Any:
 
 @pytest.fixture
 def lines(
-    spark: SparkSession, settings: Settings, stack: dict[str, str], tmp_path: Path
+    settings: Settings, stack: dict[str, str], tmp_path: Path
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """A stream of lines of text, as the command line sees it."""
     name = f"lines_{uuid4().hex[:8]}"
@@ -408,9 +408,9 @@ def lines(
     )
     send(settings, name, WHO.encode(), b"another")
     (stream,) = load_streams([name], tmp_path)
-    land(spark, settings, stream)
+    land(settings, stream)
     yield name, {**stack, "HEADWATER_STREAMS": str(tmp_path)}
-    spark.sql(f"drop table if exists lake.{stream.table} purge")
+    drop(settings, stream.table)
 
 
 def test_without_a_terminal_it_shows_the_plan_and_changes_nothing(

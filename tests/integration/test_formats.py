@@ -10,8 +10,8 @@ import fastavro
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from headwater.errors import StreamFileError
 from ingestion.decode import KAFKA_SCHEMA, check_stream, decode
+from ingestion.errors import StreamFileError
 from ingestion.stream import Stream, load_stream
 
 Make = Callable[..., Stream]

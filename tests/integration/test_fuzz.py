@@ -7,12 +7,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import SparkSession
 
-from headwater.settings import Settings
-from ingestion.bronze import ERROR_TYPES
+from ingestion.errors import ERROR_TYPES
+from ingestion.settings import Settings
 from ingestion.stream import load_stream
-from tests.integration.outside import assert_table_is_topic, land, read_table, send
+from tests.integration.outside import assert_table_is_topic, drop, land, read_table, send
 from tests.integration.registry_server import registry_server
 from tests.integration.test_formats import AVRO, avro, framed
 
@@ -108,7 +107,7 @@ def topic(settings: Settings) -> str:
 
 @pytest.mark.parametrize("kind", ["json", "text", "avro", "registry"])
 def test_every_payload_is_accounted_for(
-    spark: SparkSession, settings: Settings, topic: str, tmp_path: Path, kind: str
+    settings: Settings, topic: str, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "fuzz.avsc").write_text(json.dumps(AVRO))
     value, columns = {
@@ -127,7 +126,7 @@ def test_every_payload_is_accounted_for(
             server.register(1, AVRO)
             server.register(2, {"type": "string"})
             changed = settings.model_copy(update={"schema_registry_url": server.url})
-            run = land(spark, changed, load_stream(file))
+            run = land(changed, load_stream(file))
         assert assert_table_is_topic(settings, f"bronze.{name}", topic) == PAYLOADS
         assert run.progress.rows == PAYLOADS
         found = read_table(settings, f"bronze.{name}", "_error_type", "_error_message").to_pylist()
@@ -137,4 +136,4 @@ def test_every_payload_is_accounted_for(
         assert all(bool(row["_error_message"]) == bool(row["_error_type"]) for row in found)
         assert sum(run.progress.errors.values()) == PAYLOADS - good
     finally:
-        spark.sql(f"drop table if exists lake.bronze.{name} purge")
+        drop(settings, f"bronze.{name}")

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from benchmarks.scans import Scans
-from headwater.settings import Settings
+from ingestion.settings import Settings
 from tests.integration.lab import Lab
 from tests.integration.outside import wait_for
 

@@ -17,11 +17,11 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwater.catalog import open_catalog
-from headwater.generators import Shares
-from headwater.produce import produce
-from headwater.settings import Settings
+from demo.generators import Shares
+from demo.produce import produce
+from ingestion.catalog import open_catalog
 from ingestion.ledger import data_files
+from ingestion.settings import Settings
 from ingestion.stream import load_streams
 from tests.conftest import HEADWATER, ROOT, clean_environment, free_port, run
 from tests.integration.outside import (

@@ -7,12 +7,12 @@ import pytest
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from headwater.catalog import open_catalog
-from headwater.errors import TableMovedError
-from headwater.settings import Settings
 from ingestion import ingest
-from ingestion.ingest import Ingestion
+from ingestion.catalog import open_catalog
+from ingestion.errors import TableMovedError
 from ingestion.ledger import next_stamp, position_of_rows, read_position
+from ingestion.run import Ingestion
+from ingestion.settings import Settings
 from ingestion.stream import Stream
 from tests.integration.outside import (
     VALUE,

@@ -15,17 +15,17 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from headwater import maintain
-from headwater.catalog import open_catalog
 from headwater.dbt import parsed_project, run_dbt
-from headwater.errors import HeadwaterError
-from headwater.kafka import committed_records, end_offsets
-from headwater.settings import Settings
+from headwater.rows.backfill import backfill
+from headwater.rows.verify import verify
 from ingestion import ledger
-from ingestion.backfill import backfill
-from ingestion.bronze import ensure_table
+from ingestion.catalog import open_catalog
+from ingestion.errors import HeadwaterError
+from ingestion.kafka import committed_records, end_offsets
 from ingestion.ledger import newest_marked, read_position
+from ingestion.settings import Settings
 from ingestion.stream import Maintenance, Retention, Stream
-from ingestion.verify import verify
+from ingestion.table import ensure_table
 from tests.conftest import DBT, HEADWATER, ROOT, run
 from tests.integration.outside import (
     VALUE,
@@ -273,7 +273,7 @@ def test_retention_of_a_stream_moves_no_position_and_nothing_comes_back(
     with monkeypatch.context() as patch:
         long_ago = datetime.now(UTC) - 5 * DAY
         patch.setattr(ledger, "next_stamp", lambda newest: max(long_ago, newest + DAY / 86_400))
-        land(spark, settings, stream)
+        land(settings, stream)
     before = read_position(load(settings, stream.table)).offsets
     assert "would remove rows" in maintain.care(settings, stream.table, dry_run=True).done
     assert read_table(settings, stream.table).num_rows == 40
@@ -286,7 +286,7 @@ def test_retention_of_a_stream_moves_no_position_and_nothing_comes_back(
     assert read_position(load(settings, stream.table)).offsets == before
 
     send(settings, topic, *[VALUE] * 20)
-    assert land(spark, settings, stream).progress.rows == 20
+    assert land(settings, stream).progress.rows == 20
     assert maintain.care(settings, stream.table, dry_run=False).done == "nothing to do"
     found = verify(settings, stream, load(settings, stream.table), lambda *_: None)
     assert found.is_exact
@@ -294,7 +294,7 @@ def test_retention_of_a_stream_moves_no_position_and_nothing_comes_back(
     assert sum(one.checked for one in found.partitions) == 20
     begin = {topic: dict.fromkeys(before[topic], 0)}
     end = read_position(load(settings, stream.table)).offsets
-    done = backfill(spark, settings, stream, begin, end, lambda *_: None).progress
+    done = backfill(settings, stream, begin, end, lambda *_: None).progress
     assert (done.rows, done.retired) == (0, 40)
 
 

@@ -9,11 +9,11 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from headwater.errors import HeadwaterError
-from headwater.settings import Settings
-from ingestion.ingest import Ingestion
+from headwater.rows.replay import replay
+from ingestion.errors import HeadwaterError
 from ingestion.registry import Registry
-from ingestion.replay import replay
+from ingestion.run import Ingestion
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_stream
 from tests.integration.outside import assert_table_is_topic, land, read_table, send, wait_for
 from tests.integration.registry_server import RegistryServer, registry_server

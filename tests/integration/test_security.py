@@ -12,9 +12,9 @@ import psutil
 import pytest
 import requests
 
-from headwater.catalog import open_catalog
-from headwater.kafka import broker_trouble
-from headwater.settings import Settings
+from ingestion.catalog import open_catalog
+from ingestion.kafka import broker_trouble
+from ingestion.settings import Settings
 from tests.conftest import HEADWATER, free_port, run
 from tests.integration.outside import (
     assert_table_is_topic,

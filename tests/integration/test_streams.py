@@ -11,20 +11,21 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.catalog import open_catalog
-from headwater.errors import HeadwaterError, StreamFileError
-from headwater.generators import GENERATORS, Shares
-from headwater.kafka import end_offsets, topics
-from headwater.produce import produce
-from headwater.settings import Settings
-from ingestion.backfill import backfill, bound
-from ingestion.bronze import ensure_table
-from ingestion.ingest import Ingestion
+from demo.generators import GENERATORS, Shares
+from demo.produce import produce
+from headwater.rows.backfill import backfill, bound
+from ingestion.catalog import open_catalog
+from ingestion.errors import HeadwaterError, StreamFileError
+from ingestion.kafka import end_offsets, topics
 from ingestion.ledger import read_position
+from ingestion.run import Run
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_stream, load_streams
+from ingestion.table import ensure_table
 from tests.conftest import HEADWATER, run
 from tests.integration.outside import (
     assert_table_is_topic,
+    drop,
     land,
     read_table,
     read_topic,
@@ -50,7 +51,10 @@ def name() -> str:
 
 
 @pytest.fixture
-def write(tmp_path: Path, name: str, spark: SparkSession) -> Iterator[Write]:
+def write(
+    tmp_path: Path,
+    name: str,
+) -> Iterator[Write]:
     """Writes the stream file, as often as the test likes."""
 
     def made(more: str = "", topic: str | None = None, columns: str = "") -> Stream:
@@ -59,7 +63,7 @@ def write(tmp_path: Path, name: str, spark: SparkSession) -> Iterator[Write]:
         return load_stream(file)
 
     yield made
-    spark.sql(f"drop table if exists lake.bronze.{name} purge")
+    drop(settings, f"bronze.{name}")
 
 
 def lines(settings: Settings, stream: Stream) -> list[str]:
@@ -70,16 +74,14 @@ def lines(settings: Settings, stream: Stream) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", list(GENERATORS))
-def test_a_generator_lands_exactly_as_it_says(
-    spark: SparkSession, settings: Settings, stream: str
-) -> None:
+def test_a_generator_lands_exactly_as_it_says(settings: Settings, stream: str) -> None:
     shares = Shares(bad=0.1, late=0.05, duplicates=0.05)
     (declared,) = load_streams([stream])
     topic = GENERATORS[stream].topic
     if topics(settings, lambda name: name == topic):
-        land(spark, settings, declared)  # what other tests left in the topic
+        land(settings, declared)  # what other tests left in the topic
     made = produce(settings, stream, 20_000, None, 31, shares, lambda _: None)
-    run = land(spark, settings, declared)
+    run = land(settings, declared)
     expected = {kind: count for kind, count in made.items() if kind.endswith("_error")}
     assert {kind: count for kind, count in run.progress.errors.items() if count} == expected
     assert run.progress.rows == 20_000
@@ -88,9 +90,9 @@ def test_a_generator_lands_exactly_as_it_says(
     assert run.progress.undeclared == 0
 
 
-def test_sensors_are_partitioned_by_sensor(spark: SparkSession, settings: Settings) -> None:
+def test_sensors_are_partitioned_by_sensor(settings: Settings) -> None:
     produce(settings, "sensors", 2_000, None, 5, Shares(), lambda _: None)
-    land(spark, settings, load_streams(["sensors"])[0])
+    land(settings, load_streams(["sensors"])[0])
     table = open_catalog(settings).load_table("bronze.sensors")
     assert [field.name for field in table.spec().fields] == ["_ingested_at_day", "sensor_id"]
     files = table.inspect.files().to_pylist()
@@ -100,20 +102,18 @@ def test_sensors_are_partitioned_by_sensor(spark: SparkSession, settings: Settin
 # --- topics and where to start -------------------------------------------------------------------
 
 
-def test_several_topics_fill_one_table(
-    spark: SparkSession, settings: Settings, write: Write, name: str
-) -> None:
+def test_several_topics_fill_one_table(settings: Settings, write: Write, name: str) -> None:
     stream = write(topic=f"topic: [{name}_a, {name}_b]")
     send(settings, f"{name}_a", b"a1", b"a2")
     send(settings, f"{name}_b", b"b1")
-    land(spark, settings, stream)
+    land(settings, stream)
     send(settings, f"{name}_b", b"b2")
-    assert land(spark, settings, stream).progress.rows == 1
+    assert land(settings, stream).progress.rows == 1
     assert lines(settings, stream) == ["a1", "a2", "b1", "b2"]
-    land(spark, settings, write(topic=f"topic: {name}_b"))  # one is left out for a while
+    land(settings, write(topic=f"topic: {name}_b"))  # one is left out for a while
     send(settings, f"{name}_b", b"b3")
-    land(spark, settings, write(topic=f"topic: {name}_b"))
-    land(spark, settings, stream)
+    land(settings, write(topic=f"topic: {name}_b"))
+    land(settings, stream)
     assert lines(settings, stream) == ["a1", "a2", "b1", "b2", "b3"]
     assert set(read_table(settings, stream.table)["_kafka_topic"].to_pylist()) == {
         f"{name}_a",
@@ -122,38 +122,36 @@ def test_several_topics_fill_one_table(
 
 
 def test_a_pattern_takes_up_topics_that_come_later(
-    spark: SparkSession, settings: Settings, write: Write, name: str
+    settings: Settings, write: Write, name: str
 ) -> None:
     stream = write(topic=f"topic_pattern: {name}-.*")
     send(settings, f"{name}-x", b"x")
     send(settings, f"{name}y", b"not mine")
-    land(spark, settings, stream)
+    land(settings, stream)
     send(settings, f"{name}-z", b"z")
-    land(spark, settings, stream)
+    land(settings, stream)
     assert lines(settings, stream) == ["x", "z"]
 
 
 def test_a_declared_topic_that_is_missing_is_named(
-    spark: SparkSession, settings: Settings, write: Write, name: str
+    settings: Settings, write: Write, name: str
 ) -> None:
     with pytest.raises(HeadwaterError) as caught:
-        land(spark, settings, write())
+        land(settings, write())
     assert f"topic {name} of stream {name} does not exist" in caught.value.message
 
 
-def test_start_at_a_time_or_at_offsets(
-    spark: SparkSession, settings: Settings, write: Write, name: str
-) -> None:
+def test_start_at_a_time_or_at_offsets(settings: Settings, write: Write, name: str) -> None:
     send(settings, name, b"old 1", b"old 2", b"old 3", partitions=1)
     time.sleep(0.05)  # Kafka's timestamps have milliseconds
     now = datetime.now(UTC)
     send(settings, name, b"new 1", b"new 2")
     stream = write(f"start: {now.isoformat()}")
-    land(spark, settings, stream)
+    land(settings, stream)
     assert lines(settings, stream) == ["new 1", "new 2"]
-    spark.sql(f"drop table lake.bronze.{name} purge")
+    drop(settings, f"bronze.{name}")
     stream = write(f"start: {{{name}: {{0: 2}}}}")
-    land(spark, settings, stream)
+    land(settings, stream)
     assert lines(settings, stream) == ["new 1", "new 2", "old 3"]
 
 
@@ -165,7 +163,7 @@ def test_a_flush_comes_at_so_many_records_or_after_so_many_seconds(
 ) -> None:
     stream = write("batch: {min_records: 10, max_seconds: 4}")
     send(settings, name, b"first")
-    run = Ingestion(spark, settings, stream)
+    run = Run(spark, settings, stream)
     run.start(once=False)
     try:
         wait_for(lambda: run.progress.rows == 1)
@@ -186,7 +184,7 @@ def test_a_flush_comes_at_so_many_records_or_after_so_many_seconds(
 
 
 def test_fields_that_are_not_declared_are_counted_and_kept(
-    spark: SparkSession, settings: Settings, tmp_path: Path, name: str
+    settings: Settings, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / f"{name}.yml"
     file.write_text(
@@ -195,22 +193,22 @@ def test_fields_that_are_not_declared_are_counted_and_kept(
     )
     send(settings, name, b'{"a": 1}', b'{"a": 2, "b": 3}', b'{"a": 4, "z": 5, "b": 6}', b"x", None)
     try:
-        run = land(spark, settings, load_stream(file))
+        run = land(settings, load_stream(file))
         assert (run.progress.undeclared, run.progress.undeclared_names) == (2, {"b"})
         assert_table_is_topic(settings, f"bronze.{name}", name)
     finally:
-        spark.sql(f"drop table if exists lake.bronze.{name} purge")
+        drop(settings, f"bronze.{name}")
 
 
 # --- forward -------------------------------------------------------------------------------------
 
 
 def test_valid_records_are_forwarded_with_key_and_headers(
-    spark: SparkSession, settings: Settings, write: Write, name: str
+    settings: Settings, write: Write, name: str
 ) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
-    from headwater.kafka import client_options
+    from ingestion.kafka import client_options
 
     stream = write(
         f"forward: {{topic: {name}-out}}\nheaders: true\nrules: {{short: length(line) < 5}}"
@@ -218,7 +216,7 @@ def test_valid_records_are_forwarded_with_key_and_headers(
     values = [b"good", b"much too long", None, b"\xff"]
     headers = [("trace", b"7")]
     send(settings, name, *values, keys=[b"k1", b"k2", b"k3", b"k4"], headers=headers)
-    land(spark, settings, stream)
+    land(settings, stream)
     assert sorted(read_topic(settings, f"{name}-out").values(), key=str) == [None, b"good"]
     consumer = Consumer(client_options(settings) | {"group.id": "out"})
     ends = end_offsets(settings, topics(settings, lambda topic: topic == f"{name}-out"))
@@ -238,7 +236,6 @@ def _poll(consumer: Any, found: dict[bytes, Any]) -> int:
 
 
 def test_a_crash_between_forward_and_commit_loses_nothing(
-    spark: SparkSession,
     settings: Settings,
     write: Write,
     name: str,
@@ -256,8 +253,8 @@ def test_a_crash_between_forward_and_commit_loses_nothing(
     with monkeypatch.context() as broken:
         broken.setattr(ingest, "commit", crash)
         with pytest.raises(HeadwaterError):
-            land(spark, settings, stream)
-    land(spark, settings, stream)
+            land(settings, stream)
+    land(settings, stream)
     assert assert_table_is_topic(settings, stream.table, name) == 2
     assert sorted(map(str, read_topic(settings, f"{name}-out").values())) == [
         "b'a'", "b'a'", "b'b'", "b'b'"
@@ -273,34 +270,32 @@ def test_a_stream_that_would_read_what_it_forwards_is_refused(write: Write, name
 # --- backfill ------------------------------------------------------------------------------------
 
 
-def fill(spark: SparkSession, settings: Settings, stream: Stream, begin: str, end: str) -> int:
+def fill(settings: Settings, stream: Stream, begin: str, end: str) -> int:
     bounds = [bound(settings, stream, text, "--x") for text in (begin, end)]
-    return backfill(spark, settings, stream, *bounds, lambda *_: None).progress.rows
+    return backfill(settings, stream, *bounds, lambda *_: None).progress.rows
 
 
 def test_a_backfill_adds_what_is_missing_and_leaves_the_position(
-    spark: SparkSession, settings: Settings, write: Write, name: str
+    settings: Settings, write: Write, name: str
 ) -> None:
     stream = write("start: latest\nbatch: {max_records: 3}")
     send(settings, name, *(f"old {n}".encode() for n in range(8)), partitions=1)
-    land(spark, settings, stream)  # makes the table, at the end of the topic
+    land(settings, stream)  # makes the table, at the end of the topic
     send(settings, name, b"new 1")
-    land(spark, settings, stream)
+    land(settings, stream)
     send(settings, name, b"not yet")
     position = read_position(open_catalog(settings).load_table(stream.table)).offsets
-    assert fill(spark, settings, stream, "0:2", "0:5") == 3
+    assert fill(settings, stream, "0:2", "0:5") == 3
     assert lines(settings, stream) == ["new 1", "old 2", "old 3", "old 4"]
-    assert fill(spark, settings, stream, "earliest", "latest") == 5  # in commits of 3 at most
-    assert fill(spark, settings, stream, "earliest", "latest") == 0
+    assert fill(settings, stream, "earliest", "latest") == 5  # in commits of 3 at most
+    assert fill(settings, stream, "earliest", "latest") == 0
     assert "not yet" not in lines(settings, stream)
     assert read_position(open_catalog(settings).load_table(stream.table)).offsets == position
-    land(spark, settings, stream)
+    land(settings, stream)
     assert assert_table_is_topic(settings, stream.table, name) == 10
 
 
-def test_a_backfill_by_time(
-    spark: SparkSession, settings: Settings, write: Write, name: str
-) -> None:
+def test_a_backfill_by_time(settings: Settings, write: Write, name: str) -> None:
     stream = write("start: latest")
     send(settings, name, b"too old")
     time.sleep(0.05)
@@ -309,8 +304,8 @@ def test_a_backfill_by_time(
     time.sleep(0.05)
     end = datetime.now(UTC)
     send(settings, name, b"too new")
-    land(spark, settings, stream)
-    assert fill(spark, settings, stream, begin.isoformat(), end.isoformat()) == 1
+    land(settings, stream)
+    assert fill(settings, stream, begin.isoformat(), end.isoformat()) == 1
     assert lines(settings, stream) == ["wanted"]
 
 
@@ -333,12 +328,12 @@ ONE = "  n: {{type: {}, description: {}, from: value}}\n"
 
 
 def test_columns_are_added_and_widened_and_comments_follow(
-    spark: SparkSession, settings: Settings, write: Write, name: str
+    settings: Settings, write: Write, name: str
 ) -> None:
     send(settings, name, b"1")
     old = "  f: {type: float, description: F., from: value}\n"
     old += "  d: {type: 'decimal(5,2)', description: D., from: value}\n"
-    land(spark, settings, write(columns=ONE.format("int", "Old.") + old))
+    land(settings, write(columns=ONE.format("int", "Old.") + old))
     new = old.replace("float", "double").replace("5,2", "9,2")
     new += "  more: {type: string, description: More., from: value}\n"
     stream = write(
@@ -346,7 +341,7 @@ def test_columns_are_added_and_widened_and_comments_follow(
         columns=ONE.format("bigint", "New.") + new,
     )
     send(settings, name, b"3000000000")
-    land(spark, settings, stream)
+    land(settings, stream)
     rows = read_table(settings, stream.table, "n", "more", "f").to_pylist()
     assert sorted((row["n"], row["more"], row["f"]) for row in rows) == [
         (1, None, 1.0), (3_000_000_000, "3000000000", 3e9)
@@ -398,7 +393,7 @@ def test_other_partitions_are_refused(settings: Settings, write: Write) -> None:
 
 
 def test_a_new_topic_needs_one_file_and_no_python(
-    stack: dict[str, str], settings: Settings, spark: SparkSession, tmp_path: Path
+    stack: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
     name = f"words_{uuid4().hex[:6]}"
     (tmp_path / f"{name}.yml").write_text(
@@ -429,7 +424,7 @@ def test_a_new_topic_needs_one_file_and_no_python(
         failed = run(HEADWATER, "errors", env=env)
         assert "rules not met: line_is_not_empty" in failed.stdout
     finally:
-        spark.sql(f"drop table if exists lake.bronze.{name} purge")
+        drop(settings, f"bronze.{name}")
 
 
 def test_tail_shows_avro_as_json(stack: dict[str, str], settings: Settings) -> None:

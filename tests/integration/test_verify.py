@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from headwater.catalog import open_catalog
-from headwater.kafka import admin, client_options
-from headwater.settings import Settings
+from headwater.rows.verify import Verified, spans, verify
+from ingestion.catalog import open_catalog
+from ingestion.kafka import admin, client_options
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_stream
-from ingestion.verify import Verified, spans, verify
 from tests.conftest import HEADWATER, run
 from tests.integration.conftest import new_stream
 from tests.integration.outside import VALUE, land, send, verified, wait_for
@@ -33,12 +33,12 @@ def test_offsets_are_told_as_ranges() -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(spark: SparkSession, settings: Settings) -> Stream:
+def whole(settings: Settings) -> Stream:
     """Twenty records of one partition, in the table."""
     stream = new_stream()
     keys = [b"key %d" % number for number in range(20)]
     send(settings, stream.topics[0], *[VALUE] * 20, keys=keys, partitions=1)
-    land(spark, settings, stream)
+    land(settings, stream)
     return stream
 
 
@@ -134,16 +134,14 @@ def transactions(settings: Settings, topic: str, size: int, *outcomes: bool) -> 
             producer.abort_transaction(30)
 
 
-def test_records_of_aborted_transactions_never_land(
-    spark: SparkSession, settings: Settings, stream: Stream
-) -> None:
+def test_records_of_aborted_transactions_never_land(settings: Settings, stream: Stream) -> None:
     """Aborted, committed, aborted again: the topic ends with records that nobody shall see."""
     topic = stream.topics[0]
     send(settings, topic, VALUE, partitions=1)
     transactions(settings, topic, 5, False, True, False)
-    land(spark, settings, stream)
+    land(settings, stream)
     assert verified(settings, stream) == 6
-    assert land(spark, settings, stream).progress.rows == 0  # nothing left, nothing doubled
+    assert land(settings, stream).progress.rows == 0  # nothing left, nothing doubled
     assert verified(settings, stream) == 6
 
 
@@ -154,7 +152,7 @@ def test_a_row_of_an_aborted_transaction_would_be_found(
     send(settings, topic, VALUE, partitions=1)
     transactions(settings, topic, 1, False)
     send(settings, topic, VALUE)
-    land(spark, settings, stream)
+    land(settings, stream)
     # Offset 1 was aborted.
     spark.sql(f"update lake.{stream.table} set _kafka_offset = 1 where _kafka_offset > 1")
     found = problems(settings, stream)
@@ -163,7 +161,7 @@ def test_a_row_of_an_aborted_transaction_would_be_found(
 
 @pytest.mark.slow  # the broker's cleaner looks every 15 s
 def test_a_compacted_topic_may_lack_what_the_table_holds(
-    spark: SparkSession, settings: Settings, stream: Stream
+    settings: Settings, stream: Stream
 ) -> None:
     from confluent_kafka.admin import NewTopic
 
@@ -178,7 +176,7 @@ def test_a_compacted_topic_may_lack_what_the_table_holds(
     made[topic].result(30)
     for _ in range(3):
         send(settings, topic, *[VALUE] * 5, keys=[b"one key"] * 5)
-    land(spark, settings, stream)
+    land(settings, stream)
     assert verified(settings, stream) == 15
 
     def compacted() -> bool:
@@ -199,7 +197,7 @@ def test_headers_are_compared(
     kept = load_stream(tmp_path / f"{stream.name}.yml")
     send(settings, stream.topics[0], b"a", headers=[("one", b"1"), ("two", b"")], partitions=1)
     send(settings, stream.topics[0], b"b")
-    land(spark, settings, kept)
+    land(settings, kept)
     assert verified(settings, kept) == 2
     other = "array(named_struct('key', 'one', 'value', X'00'))"
     spark.sql(f"update lake.{stream.table} set _kafka_headers = {other} where _kafka_offset = 0")

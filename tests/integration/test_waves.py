@@ -14,10 +14,10 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.catalog import open_catalog
-from headwater.generators import GENERATORS, Shares, spread_clock
-from headwater.settings import Settings
-from ingestion.replay import replay
+from demo.generators import GENERATORS, Shares, spread_clock
+from headwater.rows.replay import replay
+from ingestion.catalog import open_catalog
+from ingestion.settings import Settings
 from ingestion.stream import Stream, load_streams
 from tests.conftest import ROOT
 from tests.integration.lab import run_dbt
@@ -168,7 +168,7 @@ def test_increments_end_in_the_same_tables_as_a_full_refresh(
         for stream in streams:
             keys, values = zip(*wave[stream.name], strict=True)
             send(settings, stream.topics[0], *values, keys=keys)
-            land(spark, settings, stream)
+            land(settings, stream)
         build(project_env)
         build(project_env, command="snapshot")
         check_history(settings)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import ConditionError
-from ingestion.bronze import _schema
-from ingestion.condition import Condition, as_sql, judge, read_condition
+from headwater.rows.condition import Condition, as_sql, judge, read_condition
+from ingestion.errors import ConditionError
 from ingestion.stream import load_streams
+from ingestion.table import _schema
 
 (HEALTH,) = load_streams(["health"])
 SCHEMA = _schema(HEALTH)

@@ -7,8 +7,8 @@ from typing import Any
 
 from dbt.cli.main import dbtRunner
 
-from ingestion.bronze import table_columns
 from ingestion.stream import load_streams
+from ingestion.table import table_columns
 from tests.conftest import ROOT
 
 LAYERS = {"silver": ("stg_", "int_", "dead_letters"), "gold": ("fct_", "dim_", "rpt_")}

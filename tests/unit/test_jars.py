@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from headwater import jars
-from headwater.errors import HeadwaterError
-from headwater.settings import Settings
+from ingestion.errors import HeadwaterError
+from ingestion.settings import Settings
 
 
 @pytest.fixture

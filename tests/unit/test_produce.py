@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import ingestion
-from headwater.generators import GENERATORS, TICKERS, ZONES, Record, Shares, spread_clock
+from demo.generators import GENERATORS, TICKERS, ZONES, Record, Shares, spread_clock
 
 END = datetime(2026, 1, 5, 21, 0, tzinfo=UTC)  # a Monday
 INGESTION = Path(ingestion.__file__).parent

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from pydantic import SecretStr
 
-from headwater.errors import HeadwaterError
-from headwater.jars import needed_sets
-from headwater.kafka import client_options
-from headwater.security import java_environment, java_options, librdkafka_options
-from headwater.settings import Settings
+from headwater.local.jars import needed_sets
+from ingestion.errors import HeadwaterError
+from ingestion.kafka import client_options
+from ingestion.security import java_environment, java_options, librdkafka_options
+from ingestion.settings import Settings
 
 MSK = "b-1.lake.abc.c2.kafka.eu-west-1.amazonaws.com:9098"
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headwater.errors import SettingsError
-from headwater.settings import Settings, load
+from ingestion.errors import SettingsError
+from ingestion.settings import Settings, load
 from tests.conftest import ROOT
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import StreamFileError
+from ingestion.errors import StreamFileError
 from ingestion.stream import SECTIONS, known_keys, load_stream, load_streams
 from tests.conftest import ROOT
 

@@ -1,7 +1,7 @@
 """Gaps in a position, and pauses between restarts: the arithmetic of both."""
 
-from ingestion.ingest import _merged
 from ingestion.origin import Gap, without_gaps
+from ingestion.run import _merged
 from ingestion.supervise import Patience
 
 

@@ -1,0 +1,176 @@
+"""Kafka as a streaming source of Spark, whose rows are data files.
+
+Spark asks `latestOffset` again and again: it decides when a batch is due and how far it goes.
+`partitions` cuts the batch into balanced tasks, and `read` runs in the executors. No record passes
+the JVM: what a task yields is one row, which says what it wrote.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ingestion.errors import CarriedError, HeadwaterError
+from ingestion.kafka import Partitions, Range, begin_offsets, end_offsets, topics
+from ingestion.landing import Plan, lander
+from ingestion.offsets import Offsets
+from ingestion.origin import resume_offsets
+
+NAME = "headwater"
+STAMP = "headwater.stamp"  # the local property with the stamp of the commit that is to come
+LEAST_RECORDS = 10_000  # in a task: less is not worth another file
+TOPICS_SECONDS = 5.0  # how often new topics and partitions are looked for
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One run: where it starts, where it ends if it does, and how many tasks a batch may have."""
+
+    plan: Plan
+    start: Offsets
+    end: Offsets | None
+    cores: int
+
+
+class Slice(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+def source(reading: Reading) -> type[DataSource]:
+    """The data source of a run. A class of its own, since options would show in Spark's UI."""
+
+    class KafkaFiles(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return NAME
+
+        def schema(self) -> str:
+            return "landed binary"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+            return Reader(reading)
+
+    return KafkaFiles
+
+
+class Reader(DataSourceStreamReader):
+    """Plans batches in one process beside the driver, and reads them in the workers."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._planned = reading.start  # where the last batch ends
+        self._due = 0.0
+        self._topics_known = 0.0
+        self._partitions: Partitions = {}
+        self._starts = reading.start  # also of partitions that came later
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return _state(self._reading.start)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        with _carried():
+            return _state(self._next_end())
+
+    def _next_end(self) -> Offsets:
+        reading, batch = self._reading, self._reading.plan.stream.batch
+        if reading.end is not None:
+            return batch_end(self._planned, reading.end, batch.max_records)
+        settings, stream = reading.plan.settings, reading.plan.stream
+        now = time.monotonic()
+        if now > self._topics_known + TOPICS_SECONDS:
+            self._topics_known = now
+            self._partitions = topics(settings, stream.reads)
+        end = end_offsets(settings, self._partitions)
+        if end.keys() - self._planned.keys():
+            begin = begin_offsets(settings, self._partitions)
+            self._starts = resume_offsets(self._planned, begin) | self._planned
+        start = self._starts | self._planned
+        waiting = start.distance_to(end)
+        if not waiting or (waiting < batch.min_records and now < self._due):
+            return self._planned
+        return batch_end(start, end, batch.max_records)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        first, last = _offsets(start), _offsets(end)
+        self._planned = last
+        self._due = time.monotonic() + self._reading.plan.stream.batch.max_seconds
+        ranges = [
+            Range(*partition, first.get(partition, self._starts.get(partition, 0)), offset)
+            for partition, offset in last.items()
+        ]
+        return [Slice(one) for one in balanced(ranges, self._reading.cores)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
+        context = TaskContext.get()
+        assert isinstance(partition, Slice) and context is not None  # noqa: S101
+        stamp = context.getLocalProperty(STAMP)
+        with _carried():
+            landed = lander(self._reading.plan).land(
+                partition.ranges, datetime.fromisoformat(stamp or "")
+            )
+        yield (landed.to_bytes(),)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the table holds the position."""
+
+
+def _state(offsets: Offsets) -> dict[str, Any]:
+    """Offsets as Spark writes them into its checkpoint."""
+    return dict(json.loads(offsets.to_json()))
+
+
+def _offsets(state: dict[str, Any]) -> Offsets:
+    return Offsets.from_json(json.dumps(state))
+
+
+@contextmanager
+def _carried() -> Iterator[None]:
+    """Errors reach the driver as text inside Spark's own: a known one is packed to survive."""
+    try:
+        yield
+    except HeadwaterError as error:
+        raise CarriedError(error) from error
+
+
+def batch_end(start: Offsets, end: Offsets, most: int) -> Offsets:
+    """The end of the next batch: as far as it goes, and at most so many offsets, shared fairly."""
+    waiting = start.distance_to(end)
+    if waiting <= most:
+        return start | {one: max(offset, start.get(one, 0)) for one, offset in end.items()}
+    found = {}
+    for one, last in end.items():
+        first = start.get(one, 0)
+        share = max((last - first) * most // waiting, 1)
+        found[one] = min(first + share, last) if last > first else first
+    return start | found
+
+
+def balanced(ranges: list[Range], tasks: int) -> list[list[Range]]:
+    """The ranges in parts of about equal size: one a task. A range may be cut."""
+    total = sum(one.size for one in ranges)
+    tasks = max(1, min(tasks, total // LEAST_RECORDS))
+    share = -(-total // tasks)
+    parts: list[list[Range]] = [[]]
+    room = share
+    for one in ranges:
+        begin = one.begin
+        while begin < one.end:
+            if not room:
+                parts.append([])
+                room = share
+            end = min(one.end, begin + room)
+            parts[-1].append(one._replace(begin=begin, end=end))
+            room -= end - begin
+            begin = end
+    return [part for part in parts if part]

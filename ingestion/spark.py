@@ -1,0 +1,174 @@
+"""How every Spark process here is configured: the catalog, the classpath, the log."""
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from ingestion.catalog import CATALOG
+from ingestion.errors import HeadwaterError
+from ingestion.settings import LOOPBACK, Settings
+
+# Spark makes one method of a whole stage, and Java leaves methods of more than 8,000 bytes to its
+# interpreter.
+LARGE_METHODS = "-XX:-DontCompileHugeMethods"
+# Spark compiles new classes for each query. With the first compiler alone Java sets 48 MB aside for
+# compiled code; a large build fills them, and Spark ends ("Out of space in CodeCache").
+CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
+# A statement of a first `dbt build` meets a cold JVM: the second compiler would take the cores from
+# the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
+FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS} {CODE_CACHE}"
+# Ingestion asks little of the JVM: no record passes it.
+SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+STOP_SECONDS = 30
+
+
+def quoted(table: str) -> str:
+    """A table's name as Spark reads it, whatever words its parts are."""
+    return ".".join(f"`{part}`" for part in (CATALOG, *table.split(".")))
+
+
+def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[str, str]:
+    """The Spark configuration that ingestion and the Thrift server share."""
+    log4j = Path(__file__).with_name("log4j2-spark.properties")
+    properties = {
+        "spark.master": settings.spark_master,
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.extraJavaOptions": f"{jvm_options} "
+        f'-Dlog4j2.configurationFile="{log4j}" -Dheadwater.log="{log}"',
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if settings.spark_master.startswith("local"):
+        properties |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return properties
+
+
+def iceberg_properties(settings: Settings, jars: str) -> dict[str, str]:
+    """What a Spark process needs beside that to read and write tables in SQL."""
+    return {
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.defaultCatalog": CATALOG,
+        # No session brings classes of its own. With this on, each class that Spark's code generator
+        # looks for is asked for over the network, too: a sixth of the CPU of an incremental build.
+        "spark.sql.artifact.isolation.enabled": "false",
+        # Small stages are the rule here; adaptive execution joins what is too small.
+        "spark.sql.shuffle.partitions": "8",
+        **_catalog(settings),
+    }
+
+
+def spark_environment(settings: Settings) -> dict[str, str]:
+    """Variables of a Spark process: our PySpark and our interpreter, whatever the shell says."""
+    environment = {
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if settings.spark_master.startswith("local"):
+        environment["SPARK_LOCAL_IP"] = LOOPBACK  # the Spark UI binds to it as well
+    return environment
+
+
+def write_properties(folder: Path, properties: dict[str, str]) -> Path:
+    """Spark reads its configuration from a file: arguments would show in the process list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "spark.properties"
+    file.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
+    return file
+
+
+def spark_session(
+    settings: Settings, name: str, more: dict[str, str] | None = None
+) -> SparkSession:
+    """The Spark session of this process. Ingestion needs no jar: only its tasks touch data."""
+    log = settings.logs / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    properties = spark_properties(settings, log, SMALL) | (more or {})
+    # An idle stream asks Kafka for news four times a second instead of a hundred times.
+    properties["spark.sql.streaming.pollingDelay"] = "250ms"
+    properties["spark.app.name"] = f"headwater {name}"
+    # What PySpark's own libraries have to say in Python belongs in the same log.
+    logging.basicConfig(filename=log, level=logging.WARNING)
+    file = write_properties(settings.home / name, properties)
+    os.environ.update(spark_environment(settings))
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
+
+    try:
+        with _stderr_to(log):
+            return SparkSession.builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise HeadwaterError(
+            f"Spark did not start: {str(error).splitlines()[0]}",
+            f"run `headwater doctor`; Spark's log: {log}",
+        ) from error
+
+
+def is_gone() -> bool:
+    """Whether Spark's process has ended by itself."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop Spark and wait for the end of its process, so that nothing outlives this one."""
+    gateway = SparkContext._gateway
+    with suppress(Py4JError, OSError):  # the JVM may be gone already
+        session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()  # at which the JVM ends
+        process.wait(STOP_SECONDS)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """The JVM inherits stderr when it starts; what it says there belongs in its log."""
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _catalog(settings: Settings) -> dict[str, str]:
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    properties = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.warehouse": settings.warehouse_location,
+        # A cached table would hide the commits of other processes.
+        f"{prefix}.cache-enabled": "false",
+    }
+    if settings.catalog_type == "embedded":
+        properties |= {
+            f"{prefix}.type": "jdbc",
+            f"{prefix}.uri": f"jdbc:sqlite:file:{settings.catalog_db}?busy_timeout=30000",
+            f"{prefix}.jdbc.schema-version": "V1",
+        }
+    else:
+        properties |= {f"{prefix}.type": "rest", f"{prefix}.uri": settings.catalog_uri or ""}
+    if settings.warehouse_location.startswith("s3"):
+        properties[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        if settings.s3_endpoint:
+            properties |= {
+                f"{prefix}.s3.endpoint": settings.s3_endpoint,
+                f"{prefix}.s3.path-style-access": "true",
+            }
+    return properties
