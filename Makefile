@@ -59,9 +59,10 @@ test-slow: $(READY) ## the longer cases
 	@$(BIN)/pytest -m slow
 
 .PHONY: bench
-bench: $(READY) ## measure: CPU per million records, memory, lag under load, cost of an increment (about 40 minutes)
+bench: $(READY) ## measure: cost beside its peers, memory, lag and latency, metadata, increments (about two hours)
 	@$(BIN)/python -m benchmarks.ingest
 	@$(BIN)/python -m benchmarks.load
+	@$(BIN)/python -m benchmarks.metadata
 	@$(BIN)/python -m benchmarks.increments
 
 .PHONY: lock

@@ -24,7 +24,7 @@ import psutil
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import ingestion
-from benchmarks.measure import Watched
+from benchmarks.measure import watch_headwater
 from benchmarks.scans import REPORTING, Scans
 from demo.generators import GENERATORS, Shares, spread_clock
 from demo.produce import send
@@ -114,7 +114,7 @@ class Lake:
         send(self.settings, generator.topic, records, None, lambda _: None)
 
     def _land(self) -> None:
-        Watched(self.settings, "ingest", "--once").wait()
+        watch_headwater(self.settings, "ingest", "--once").wait()
 
 
 def day_by_day(folder: Path) -> None:

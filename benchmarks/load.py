@@ -1,168 +1,190 @@
-"""Memory under a large backlog, and lag under a steady load: part of `make bench`.
+"""Memory under a large backlog, and lag and latency under a steady load: part of `make bench`.
 
-First a backlog of BACKLOG records is drained with a heap of 2 GiB: is memory flat, does the heap
-hold? Then RATE records a second come for SECONDS seconds: does the lag grow? The verifier has the
-last word on both. The benchmark keeps its own state and removes it.
+First a backlog is drained: is memory flat? Then records come at a steady rate, 1 % of them bad:
+does the lag grow, and how long does a record take from Kafka until it can be read in bronze? Each
+table is checked at the end. The benchmark keeps its own broker and removes it.
 """
 
-import os
-import subprocess
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 
+import click
+import duckdb
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from pyiceberg.table import Table
 
-from benchmarks.measure import HEADWATER, Watched
-from demo.generators import Shares
-from demo.produce import produce
-from headwater.console import console, table
+from benchmarks.ingest import MILLION, produce
+from benchmarks.measure import Sample, watch_headwater
+from benchmarks.peers.case import Case, free_port
+from benchmarks.peers.headwater import land, own_settings
+from benchmarks.results import report
+from demo.generators import GENERATORS
+from headwater.console import console
 from headwater.local.services import borrowed_stack, wait_ready
 from headwater.rows.verify import verify
 from ingestion.catalog import open_catalog
-from ingestion.settings import Settings
+from ingestion.settings import LOOPBACK, Settings
 from ingestion.stream import load_streams
 
-BACKLOG = int(os.environ.get("BACKLOG", "5000000"))
-RATE = int(os.environ.get("RATE", "20000"))
-SECONDS = int(os.environ.get("SECONDS", "300"))
-METRICS_PORT = 29108
-HEAP = "2g"
+STREAM = "stocks"
+BAD = 0.01
+SLICES = 10
+CATCH_UP_SECONDS = 120
+WRITTEN = "headwater_records_written_total"
+LAG = "headwater_lag_records"
 
 
-def drain(settings: Settings) -> None:
-    began = time.monotonic()
-    produce(settings, "stocks", BACKLOG, None, 1, Shares(bad=0.01), lambda _: None)
-    console.print(f"Produced {BACKLOG:,} records in {time.monotonic() - began:.0f} s")
-    watched = start(settings, "--once")
-    heap: list[tuple[float, float, float]] = []  # (rows, used MB after the last collection, RSS MB)
-    while watched.process.poll() is None:
-        rows = metrics().get("headwater_records_written_total", 0)
-        if (java := watched.java) and (used := old_generation_mb(java.pid)) is not None:
-            heap.append((rows, used, watched.samples[-1][1]))
-        time.sleep(2)
-    watched.wait()
-    steps = sorted({rows for rows, *_ in heap})
-    shown = [
-        (
-            int(step),
-            max(used for rows, used, _ in heap if rows == step),
-            max(rss for rows, _, rss in heap if rows == step),
-        )
-        for step in steps
-    ]
-    columns = ["rows committed", "old generation, MB", "memory of all processes, MB"]
-    console.print(table(f"Memory while a backlog is drained, heap {HEAP}", columns, shown))
-    figures = [
-        (BACKLOG, watched.seconds, BACKLOG / watched.seconds, watched.cpu * 1e6 / BACKLOG),
-    ]
-    console.print(
-        table("Drained", ["records", "wall s", "records/s", "CPU s per million"], figures)
+def drain(broker: Settings, records: int, folder: Path) -> None:
+    """Is memory as large at the end of a backlog as at its start?"""
+    case = Case(broker, STREAM, records)
+    console.print(f"Producing {records:,} records")
+    produce(case)
+    landed = land(case, folder)
+    began, ended = landed.start_up.seconds, landed.total.seconds
+    step = (ended - began) / SLICES
+    rows = []
+    for number in range(SLICES):
+        start = began + number * step
+        memory = _memory(landed.samples, start, start + step)
+        if memory:
+            rows.append((start, start + step, mean(memory), max(memory)))
+    problem = landed.problem(case)
+    report(
+        f"Memory while {records / MILLION:g} million records are drained",
+        ("from, s", "to, s", "mean memory, MB", "largest, MB"),
+        rows,
+        f"{landed.total.seconds:.1f} s and {landed.total.cpu:.1f} CPU s with the start; at most "
+        f"{landed.peak_mb:,.0f} MB. PSS of the whole process tree, after Spark has started. "
+        f"Each record once: {problem or 'yes'}.",
     )
+    if problem:
+        raise SystemExit(problem)
 
 
-def hold(settings: Settings) -> None:
-    watched = start(settings)
-    while "headwater_lag_records" not in metrics():
-        time.sleep(1)
-    cpu_before = watched.cpu
-    producer = subprocess.Popen(
-        [str(HEADWATER), "produce", "stocks", "--rows", str(RATE * SECONDS), "--rate", str(RATE)],
-        env={
-            **os.environ,
-            "HEADWATER_HOME": str(settings.home),
-            "HEADWATER_KAFKA_PORT": str(settings.kafka_port),
-        },
-        stdout=subprocess.DEVNULL,
-    )
-    began = time.monotonic()
-    lags: list[tuple[float, float]] = []
-    while producer.poll() is None:
-        lags.append((time.monotonic() - began, metrics().get("headwater_lag_records", 0)))
-        time.sleep(1)
-    took = time.monotonic() - began
-    cpu = watched.cpu - cpu_before
-    minutes = int(took // 60) + 1
+def hold(broker: Settings, rate: int, minutes: int, folder: Path) -> None:
+    """Does ingestion keep up, and how far behind is it?"""
+    settings = own_settings(broker, folder, STREAM, GENERATORS[STREAM].topic)
+    records = rate * minutes * 60
+    produce_first(settings)
+    port = free_port()
+    with watch_headwater(settings, "ingest", STREAM, HEADWATER_METRICS_PORT=str(port)) as ingestion:
+        ingestion.wait_until(lambda: metric(port, WRITTEN) == 1, CATCH_UP_SECONDS)
+        before, began = ingestion.used, time.time()
+        lags = steady_load(settings, rate, records, port)
+        took = lags[-1][0]
+        ingestion.wait_until(lambda: metric(port, WRITTEN) == records + 1, CATCH_UP_SECONDS)
+        cpu = ingestion.used.cpu - before.cpu
+    table = open_catalog(settings).load_table(f"bronze.{STREAM}")
+    median, p95, longest = latencies(table, began)
     rows = []
     for minute in range(minutes):
-        inside = [lag for at, lag in lags if minute * 60 <= at < (minute + 1) * 60]
-        memory = [mb for at, mb in watched.samples if minute * 60 <= at - (watched.seconds - took)]
-        if inside:
-            rows.append((minute + 1, mean(inside), max(inside), memory[0] if memory else 0.0))
-    console.print(
-        table(
-            f"Lag under {RATE * SECONDS / took:,.0f} records a second",
-            ["minute", "mean lag", "largest lag", "memory at its start, MB"],
-            rows,
-        )
+        start, end = 60 * minute, 60 * (minute + 1)
+        inside = [behind for at, behind in lags if start <= at < end]
+        memory = _memory(ingestion.samples, before.seconds + start, before.seconds + end)
+        if inside and memory:
+            rows.append((minute + 1, mean(inside), max(inside), mean(memory), max(memory)))
+    exact = is_exact(settings, table)
+    report(
+        f"Lag and latency under {rate:,} records a second for {minutes} minutes",
+        ("minute", "mean lag", "largest lag", "mean memory, MB", "largest, MB"),
+        rows,
+        f"From Kafka's timestamp of a record to the commit that shows it: median {median:.1f} s, "
+        f"p95 {p95:.1f} s, longest {longest:.1f} s. Produced: {records / took:,.0f} records a "
+        f"second, {BAD:.0%} of them bad. CPU s per million records: {cpu * MILLION / records:.1f}. "
+        f"Verified, record by record: {'exact' if exact else 'NOT EXACT'}.",
     )
-    console.print(f"CPU s per million records, after the start: {cpu * 1e6 / (RATE * SECONDS):.1f}")
-    watched.process.terminate()
-    watched.wait()
+    if not exact:
+        raise SystemExit("the table is not exact: see `headwater verify`")
 
 
-def start(settings: Settings, *arguments: str) -> Watched:
-    return Watched(
-        settings,
-        "ingest",
-        "stocks",
-        *arguments,
-        HEADWATER_METRICS_PORT=str(METRICS_PORT),
-        HEADWATER_SPARK_DRIVER_MEMORY=HEAP,
-    )
+def produce_first(settings: Settings) -> None:
+    """A record for the stream to begin with: it must find its topic."""
+    watch_headwater(settings, "produce", STREAM, "--rows", "1").wait()
 
 
-def metrics() -> dict[str, float]:
+def steady_load(
+    settings: Settings, rate: int, records: int, port: int
+) -> list[tuple[float, float]]:
+    """Produce at this rate; returns the lag as it was each second."""
+    arguments = ["--rows", str(records), "--rate", str(rate), "--bad", str(BAD), "--seed", "2"]
+    lags: list[tuple[float, float]] = []
+    with watch_headwater(settings, "produce", STREAM, *arguments) as producer:
+        began = time.monotonic()
+        while producer.running:
+            if (behind := metric(port, LAG)) is not None:
+                lags.append((time.monotonic() - began, behind))
+            time.sleep(1)
+        producer.wait()
+    return lags
+
+
+def metric(port: int, name: str) -> float | None:
+    """A figure as Headwater itself offers it."""
     with suppress(requests.RequestException):
-        text = requests.get(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=5).text
-        return {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
-    return {}
+        text = requests.get(f"http://{LOOPBACK}:{port}/metrics", timeout=5).text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == name:
+                    return sample.value
+    return None
 
 
-def old_generation_mb(pid: int) -> float | None:
-    """What has survived collections in a JVM, by the JDK's own jstat."""
-    done = subprocess.run(
-        ["jstat", "-gc", str(pid)],  # noqa: S607
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.splitlines()
-    if len(lines) < 2:
-        return None
-    found = dict(zip(lines[0].split(), lines[1].split(), strict=False))
-    return float(found["OU"]) / 1024
+def latencies(table: Table, began: float) -> tuple[float, float, float]:
+    """Median, p95 and maximum of the seconds from a record's timestamp to its commit.
+
+    A batch takes its `_ingested_at` before it commits, and the next one begins after that: the
+    first commit after the stamp is the one.
+    """
+    commits = [(snapshot.timestamp_ms,) for snapshot in table.snapshots()]
+    with duckdb.connect() as connection:
+        connection.execute("create table commits (visible bigint)")
+        connection.executemany("insert into commits values (?)", commits)
+        arrow = table.scan(selected_fields=("_kafka_timestamp", "_ingested_at")).to_arrow()
+        connection.register("bronze", arrow)
+        found = connection.execute(
+            """
+            with by_commit as (
+                select epoch_ms(_ingested_at) as stamp, epoch_ms(_kafka_timestamp) as created
+                from bronze where _kafka_timestamp >= to_timestamp(?)
+            ), waited as (
+                select (visible - created) / 1000 as seconds
+                from by_commit asof join commits on by_commit.stamp <= commits.visible
+            )
+            select median(seconds), quantile_cont(seconds, 0.95), max(seconds) from waited
+            """,
+            [began],
+        ).fetchone()
+    assert found is not None  # noqa: S101 - an aggregate has one row
+    return found
 
 
-def check(settings: Settings) -> None:
-    (stream,) = load_streams(["stocks"])
-    began = time.monotonic()
-    bronze = open_catalog(settings).load_table(stream.table)
-    found = verify(settings, stream, bronze, lambda *_: None)
-    rows = sum(one.checked for one in found.partitions)
-    took = time.monotonic() - began
-    verdict = "each exactly once" if found.is_exact else "NOT EXACT"
-    console.print(f"Verified {rows:,} records in {took:.0f} s: {verdict}")
-    if not found.is_exact:
-        raise SystemExit(1)
+def is_exact(settings: Settings, table: Table) -> bool:
+    (stream,) = load_streams([STREAM], settings.streams)
+    return verify(settings, stream, table, lambda *_: None).is_exact
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as home:
-        settings = Settings(home=Path(home), kafka_port=29193)
-        with borrowed_stack(settings, lambda _: None, only=("kafka",)) as launched:
-            wait_ready(settings, launched, lambda _: None)
-            drain(settings)
-            check(settings)
-            hold(settings)
-            check(settings)
+def _memory(samples: list[Sample], start: float, end: float) -> list[float]:
+    return [sample.mb for sample in samples if start <= sample.seconds < end and sample.mb]
+
+
+@click.command()
+@click.option("--backlog", default=20.0, show_default=True, help="Millions of records; 0 for none.")
+@click.option("--rate", default=20_000, show_default=True, help="Records a second.")
+@click.option("--minutes", default=10, show_default=True, help="Of that rate; 0 for none.")
+def main(backlog: float, rate: int, minutes: int) -> None:
+    """Drain a backlog, then keep up with a steady load."""
+    with tempfile.TemporaryDirectory() as scratch:
+        broker = Settings(home=Path(scratch) / "broker", kafka_port=free_port())
+        with borrowed_stack(broker, lambda _: None, only=("kafka",)) as launched:
+            wait_ready(broker, launched, lambda _: None)
+            if backlog:
+                drain(broker, int(backlog * MILLION), Path(scratch) / "drain")
+            if minutes:
+                hold(broker, rate, minutes, Path(scratch) / "hold")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from headwater.status import list_tables, table_status
 from ingestion.catalog import open_catalog
 from ingestion.errors import ERROR_TYPES, HeadwaterError
 from ingestion.lease import hold
-from ingestion.run import Ingestion
+from ingestion.run import Run
 from ingestion.settings import Settings
-from ingestion.spark import FAST_START, spark_session, stop_session
+from ingestion.spark import spark_session, stop_session
 from ingestion.stream import load_streams
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run_demo(settings: Settings) -> None:
         with steps.step("Start a Kafka broker (a Spark Thrift server starts meanwhile)"):
             wait_ready(settings, kafka, _say)
         with ThreadPoolExecutor(3) as pool:
-            starting = pool.submit(spark_session, settings, "ingest", FAST_START)
+            starting = pool.submit(spark_session, settings, "ingest")
             pool.submit(parsed_project, settings)
             thrift_ready = pool.submit(wait_ready, settings, thrift, _say)
             total = sum(ROWS.values())
@@ -112,7 +112,7 @@ def _ingest(spark: "SparkSession", settings: Settings) -> None:
         runs = []
         for stream in load_streams(list(ROWS)):
             leases.enter_context(hold(settings, stream.name, "demo"))
-            runs.append(Ingestion(spark, settings, stream))
+            runs.append(Run(spark, settings, stream))
             runs[-1].start(once=True)
         while any(run.is_running for run in runs):
             time.sleep(0.1)

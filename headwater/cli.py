@@ -135,7 +135,7 @@ def up() -> None:
     What runs already stays as it is. Where HEADWATER_KAFKA_BOOTSTRAP_SERVERS or
     HEADWATER_THRIFT_HOST names a server of yours, that one is used and none is started.
     """
-    from headwater import services
+    from headwater.local import services
 
     services.up(settings(), say)
 
@@ -143,7 +143,7 @@ def up() -> None:
 @cli.command()
 def down() -> None:
     """Stop what `up` started. Data stays."""
-    from headwater import services
+    from headwater.local import services
 
     services.down(settings(), say)
 
@@ -335,7 +335,7 @@ def ingest(
         return
 
     from headwater import metrics
-    from headwater.watch import summary, watch
+    from headwater.watch import summary, watching
     from ingestion.kafka import require_broker
     from ingestion.lease import hold
     from ingestion.supervise import Supervised, Supervisor
@@ -355,9 +355,9 @@ def ingest(
         supervisor = Supervisor(spark, settings(), kept, once, accept_gaps, events.emit)
         began = time.monotonic()
         try:
-            watch(supervisor, events, stop, live)
+            with watching(kept, events, live) as look:
+                supervisor.run(stop, look)
         finally:
-            supervisor.stop()
             summary(kept, events, time.monotonic() - began)
     failed = [one.reason for one in kept if one.reason]
     for why in failed[1:]:
@@ -392,20 +392,13 @@ def _backfill(stream: "Stream", begin: str, end: str) -> None:
         bound(settings(), stream, text, option)
         for text, option in ((begin, "--from"), (end, "--to"))
     )
-    with _spark() as spark, turn(settings(), stream.name, "ingest --from"), progress_bar() as bar:
+    with turn(settings(), stream.name, "ingest --from"), progress_bar() as bar:
         task = bar.add_task(f"Backfilling {stream.name}", total=None)
-        landing = backfill(
-            spark,
-            settings(),
-            stream,
-            first,
-            last,
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    done = landing.progress
+        report = partial(advance_to, bar, task)
+        done, retired = backfill(settings(), stream, first, last, report)
     say(f"{done.rows:,} records added to {stream.table}, {sum(done.errors.values()):,} with errors")
-    if done.retired:
-        say(f"{done.retired:,} offsets left out: retention has removed their rows")
+    if retired:
+        say(f"{retired:,} offsets left out: retention has removed their rows")
 
 
 @contextmanager
@@ -615,8 +608,8 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
 
     from headwater.rows.replay import replay as judge
 
-    with _spark() as spark, turn(settings(), stream, "replay"), console.status("Replaying"):
-        done = judge(spark, settings(), chosen, list(types), _utc(since))
+    with turn(settings(), stream, "replay"), console.status("Replaying"):
+        done = judge(settings(), chosen, list(types), _utc(since))
     rows = [
         ("good now", done.resolved),
         ("failed for another reason", done.changed),
@@ -667,8 +660,8 @@ def forget(stream: str, where: str, yes: bool) -> None:
         console.print(f"Nothing to forget: {_searched(plan.found.values())}, nothing found.")
         return
     _confirm(plan, yes)
-    with _spark() as spark, progress_bar() as bar:
-        proof = carry_out(spark, settings(), plan, say, _searching(bar))
+    with progress_bar() as bar:
+        proof = carry_out(settings(), plan, say, _searching(bar))
     console.print(
         f"Nothing left: {proof.files:,} files ({proof.bytes / 1e6:,.1f} MB) of "
         f"{len(plan.targets)} tables searched, {proof.removed:,} files removed before."

@@ -11,6 +11,7 @@ from ingestion.catalog import open_catalog
 from ingestion.errors import ERASED
 from ingestion.kafka import broker_problem, lag
 from ingestion.ledger import data_files, read_position
+from ingestion.offsets import Offsets
 from ingestion.origin import Gap, gaps
 from ingestion.settings import Settings
 from ingestion.stream import Stream, load_streams
@@ -156,7 +157,9 @@ def _stream(
         topic=stream.topic_text,
         rows=table_status(stream.table, table).rows if table else 0,
         errors=error_rows(table) if table else 0,
-        lag=lag(settings, stream.reads, position.offsets if position else {}) if broker else None,
+        lag=lag(settings, stream.reads, position.offsets if position else Offsets())
+        if broker
+        else None,
         gaps=gaps(table) if table else [],
         last_commit=position.newest_stamp if position and snapshot else None,
     )

@@ -1,7 +1,8 @@
 """What people see of running streams: a live line each, an event a line, a table at the end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.live import Live
@@ -9,30 +10,34 @@ from rich.text import Text
 
 from headwater.console import Events, cell, console, say, table
 from ingestion.background import repeated
-from ingestion.supervise import LOOK_SECONDS, Supervised, Supervisor
+from ingestion.supervise import Supervised
 
 LAG_SECONDS = 5.0
 
 
-def watch(supervisor: Supervisor, events: Events, stop: Callable[[], bool], live: bool) -> None:
-    """Look after the streams and show how they do, until none is active or a stop is asked for."""
+@contextmanager
+def watching(streams: list[Supervised], events: Events, live: bool) -> Iterator[Callable[[], None]]:
+    """Gives a function that shows how the streams do now: call it again and again."""
     began = time.monotonic()
-    reported = dict.fromkeys((one.stream.name for one in supervisor.streams), 0)
+    reported = dict.fromkeys((stream.stream.name for stream in streams), 0)
+
+    def look() -> None:
+        if live:
+            screen.update(Text("\n".join(_line(stream, began) for stream in streams)))
+            return
+        for stream in streams:
+            commits = stream.progress.commits
+            if stream.run and commits > reported[stream.stream.name]:
+                reported[stream.stream.name] = commits
+                stream.lag = stream.run.lag
+                events.emit("commit", _line(stream, began), **_numbers(stream, began))
+
     with (
         # Aside, and not waited for: a broker that is away holds nobody up.
-        repeated(lambda: _ask_for_lag(supervisor.streams), LAG_SECONDS, join_seconds=0),
+        repeated(lambda: _ask_for_lag(streams), LAG_SECONDS, join_seconds=0),
         Live(console=console, refresh_per_second=4, transient=True) as screen,
     ):
-        while not stop() and supervisor.is_active:
-            supervisor.step()
-            if live:
-                screen.update(Text("\n".join(_line(one, began) for one in supervisor.streams)))
-            for one in supervisor.streams:
-                if not live and one.run and one.progress.commits > reported[one.stream.name]:
-                    reported[one.stream.name] = one.progress.commits
-                    one.lag = one.run.lag
-                    events.emit("commit", _line(one, began), **_numbers(one, began))
-            time.sleep(LOOK_SECONDS)
+        yield look
 
 
 def _ask_for_lag(streams: list[Supervised]) -> None:
@@ -61,7 +66,7 @@ def _numbers(one: Supervised, began: float) -> dict[str, Any]:
         "rows_per_second": done.rows / max(time.monotonic() - began, 1e-9),
         "lag": one.lag,
         "errors": sum(done.errors.values()),
-        "undeclared": done.undeclared,
+        "undeclared": sorted(done.undeclared),
         "commits": done.commits,
         "restarts": one.restarts,
         "last_commit": done.last_commit,
@@ -91,8 +96,8 @@ def summary(streams: list[Supervised], events: Events, seconds: float) -> None:
     console.print(table("Landed", columns, rows))
     for one in streams:
         if one.progress.undeclared:
-            names = ", ".join(sorted(one.progress.undeclared_names)[:5])
+            names = ", ".join(sorted(one.progress.undeclared)[:5])
             say(
-                f"{one.progress.undeclared:,} records of {one.stream.name} have fields that "
-                f"{one.stream.file.name} does not declare, such as {names}; `_kafka_value` has them"
+                f"records of {one.stream.name} have fields that {one.stream.file.name} does not "
+                f"declare, such as {names}; `_kafka_value` has them"
             )

@@ -22,14 +22,16 @@ from ingestion.formats.json import JsonDecoder
 from ingestion.formats.protobuf import RegistryProtobufDecoder
 from ingestion.formats.registry import Registry
 from ingestion.formats.text import TextDecoder
-from ingestion.formats.types import UTC_MICROSECONDS
+from ingestion.formats.types import UTC_MICROSECONDS, element, from_epoch
 from ingestion.kafka import Record
 from ingestion.rules import KAFKA_COLUMNS, Rules, check_rules
 from ingestion.stream import REGISTRY, Column, Format, Stream
 from ingestion.table import HEADERS
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+EPOCH = date(1970, 1, 1)
 BETWEEN = (date(1900, 1, 1), date(2200, 12, 31))  # times outside are mistakes, such as a wrong unit
+JSON = msgspec.json.Encoder(decimal_format="number")
 MOST_VALUES = 10_000  # characters of the values that an error message shows
 
 Errors = dict[int, tuple[str, str]]  # number of the record in the block -> type and message
@@ -55,17 +57,17 @@ class Records:
             topics = pa.repeat(first.topic(), count)
             partitions = pa.repeat(pa.scalar(first.partition(), pa.int32()), count)
         else:
-            topics = pa.array([one.topic() for one in records], pa.string())
-            partitions = pa.array([one.partition() for one in records], pa.int32())
-        milliseconds = pa.array([one.timestamp()[1] for one in records], pa.int64())
+            topics = pa.array([record.topic() for record in records], pa.string())
+            partitions = pa.array([record.partition() for record in records], pa.int32())
+        milliseconds = pa.array([record.timestamp()[1] for record in records], pa.int64())
         return cls(
             topics,
             partitions,
-            pa.array([one.offset() for one in records], pa.int64()),
-            milliseconds.cast(pa.timestamp("ms", "UTC")).cast(UTC_MICROSECONDS),
-            [one.key() for one in records],
-            [one.value() for one in records],
-            pa.array([_headers(one.headers()) for one in records], HEADERS_TYPE)
+            pa.array([record.offset() for record in records], pa.int64()),
+            from_epoch(milliseconds, "milliseconds"),  # a producer may send any number
+            [record.key() for record in records],
+            [record.value() for record in records],
+            pa.array([_headers(record.headers()) for record in records], HEADERS_TYPE)
             if headers
             else None,
         )
@@ -90,8 +92,8 @@ class Records:
         )
 
 
-def _headers(found: Any) -> list[dict[str, Any]] | None:
-    return [{"key": key, "value": value} for key, value in found] if found else None
+def _headers(headers: Any) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
 @dataclass
@@ -128,7 +130,7 @@ class StreamDecoder:
     def decode(self, records: Records, stamp: datetime) -> Block:
         count = len(records.offsets)
         payloads = {"key": records.keys, "value": records.values}
-        parsed = {part: one.parse(payloads[part]) for part, one in self._decoders.items()}
+        parsed = {part: decoder.parse(payloads[part]) for part, decoder in self._decoders.items()}
         values = pa.array(records.values, pa.binary())
         columns: dict[str, pa.Array] = {
             "_kafka_topic": records.topics,
@@ -162,11 +164,11 @@ class StreamDecoder:
         self, name: str, column: Column, parsed: dict[str, Parsed]
     ) -> tuple[pa.Array, Problems]:
         """The column from the first of its places that holds something."""
-        found = [parsed[part].columns[number] for part, number in self._places[name]]
+        candidates = [parsed[part].columns[number] for part, number in self._places[name]]
         misfits: Problems = {}
         for part, number in reversed(self._places[name]):
             misfits |= parsed[part].misfits[number]
-        values = found[0] if len(found) == 1 else pc.coalesce(*found)
+        values = candidates[0] if len(candidates) == 1 else pc.coalesce(*candidates)
         return _within_bounds(values, column, misfits)
 
     def _record_errors(
@@ -205,12 +207,11 @@ class StreamDecoder:
 
     def _apply_rules(self, columns: dict[str, pa.Array], errors: Errors, values: pa.Array) -> None:
         """Adds the derived columns, and the errors of rows that had none."""
-        found = self._rules.apply(pa.table(columns))
+        results = self._rules.apply(pa.table(columns))
         failed: dict[int, list[str]] = {}
         has_error = _mask(errors, len(values))
         for name, column in self._stream.derived.items():
-            misfits: Problems = {}
-            derived, _ = _within_bounds(found[name].combine_chunks(), column, misfits)
+            derived, _ = _within_bounds(results[name].combine_chunks(), column, {})
             if errors:
                 derived = pc.if_else(has_error, pa.scalar(None, derived.type), derived)
             columns[name] = derived
@@ -224,7 +225,7 @@ class StreamDecoder:
         self._add(errors, failed, columns, TRANSFORMATION, "not computed")
         broken: dict[int, list[str]] = {}
         for rule in self._rules.rules:
-            verdicts = found[f"rule {rule}"]
+            verdicts = results[f"rule {rule}"]
             if pc.all(verdicts).as_py() is not False:
                 continue
             for row in pc.indices_nonzero(pc.invert(verdicts)).to_pylist():
@@ -245,14 +246,13 @@ class StreamDecoder:
             return
         shown = pa.table({name: columns[name] for name in self._stream.columns if name in columns})
         for (row, names), known in zip(
-            failed.items(), shown.take(list(failed)).to_pylist(), strict=True
+            failed.items(),
+            shown.take(list(failed)).to_pylist(maps_as_pydicts="lossy"),
+            strict=True,
         ):
-            there = {name: value for name, value in known.items() if value is not None}
-            text = JSON.encode(there).decode()[:MOST_VALUES]
+            held = {name: value for name, value in known.items() if value is not None}
+            text = JSON.encode(held).decode()[:MOST_VALUES]
             errors[row] = kind, f"{words}: {', '.join(names)}; values: {text}"
-
-
-JSON = msgspec.json.Encoder(decimal_format="number")
 
 
 def _mask(rows: Errors, count: int) -> pa.Array:
@@ -275,30 +275,37 @@ def _error_columns(errors: Errors, count: int) -> tuple[pa.Array, pa.Array]:
 def _within_bounds(
     values: pa.Array, column: Column, misfits: Problems
 ) -> tuple[pa.Array, Problems]:
-    """Times outside of what the column allows become misfits."""
-    if column.type not in ("date", "timestamp"):
+    """Times outside of what the column allows become misfits, also those in arrays and maps."""
+    if element(column.type) not in ("date", "timestamp"):
         return values, misfits
+    times = values
+    if column.type != element(column.type):
+        times = values.items if column.type.startswith("map") else values.values
     first, last = column.between or BETWEEN
-    low, high = (pa.scalar(day, pa.date32()).cast(values.type) for day in (first, last + DAY))
-    ends = pc.min_max(values)
+    low = pa.scalar((first - EPOCH).days, pa.date32()).cast(times.type)
+    high = pa.scalar((last - EPOCH).days + 1, pa.date32()).cast(times.type)
+    ends = pc.min_max(times)
     if not ends["min"].is_valid or (
         pc.greater_equal(ends["min"], low).as_py() and pc.less(ends["max"], high).as_py()
     ):
         return values, misfits
-    fits = pc.and_(pc.greater_equal(values, low), pc.less(values, high))
-    for row in pc.indices_nonzero(pc.fill_null(pc.invert(fits), False)).to_pylist():
-        misfits[row] = f"year {_year(values[row])}, not between {first} and {last}"
-    return pc.if_else(fits, values, pa.scalar(None, values.type)), misfits
+    outside = pc.or_(pc.less(times, low), pc.greater_equal(times, high))
+    places = pc.indices_nonzero(pc.fill_null(outside, False))
+    rows = places
+    if times is not values:
+        rows = pc.list_parent_indices(pa.ListArray.from_arrays(values.offsets, times)).take(places)
+    for place, row in zip(places.to_pylist(), rows.to_pylist(), strict=True):
+        misfits.setdefault(row, f"{_day(times[place])}, not between {first} and {last}")
+    kept = [None if row in misfits else row for row in range(len(values))]
+    return values.take(pa.array(kept, pa.int64())), misfits
 
 
-DAY = timedelta(days=1)
-YEAR_SECONDS = 31_556_952  # on average
-
-
-def _year(value: pa.Scalar) -> int:
-    """Also of times that Python has no date for."""
-    seconds = value.value * 86_400 if pa.types.is_date(value.type) else value.value // 1_000_000
-    return 1970 + int(seconds // YEAR_SECONDS)
+def _day(value: pa.Scalar) -> str:
+    days = value.value if pa.types.is_date(value.type) else value.value // 86_400_000_000
+    try:
+        return str(EPOCH + timedelta(days))
+    except OverflowError:  # Python knows the years 1 to 9999
+        return f"year {1970 + int(days // 365.2425)}"
 
 
 def _decoder(format_: Format, fields: list[Field], registry: Registry | None) -> Decoder:
@@ -332,4 +339,5 @@ def check_stream(stream: Stream) -> None:
 
 
 def uses_registry(stream: Stream) -> bool:
-    return any(one and one.schema_ == REGISTRY for one in (stream.key, stream.value))
+    formats = (stream.key, stream.value)
+    return any(format_ and format_.schema_ == REGISTRY for format_ in formats)

@@ -25,6 +25,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
@@ -33,6 +34,7 @@ from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.properties import property_as_int
 
 from ingestion.errors import HeadwaterError, TableMovedError
+from ingestion.history import History, files_of, outdated
 from ingestion.manifests import FilesGoneError, Staged, discard, stage
 from ingestion.offsets import Offsets
 from ingestion.origin import gaps, retired_offsets, start_offsets, without_gaps
@@ -46,6 +48,9 @@ COORDINATES = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 BOUNDED = (*COORDINATES, "_ingested_at")  # their bounds in each file say where the stream stands
 
 LONGEST_PAUSE = 60.0  # seconds
+THINNED_EVERY = timedelta(minutes=1)
+# So long the files of a removed snapshot stay: maintenance, or a search, may be reading them.
+LEFT_FOR = timedelta(minutes=10)
 
 
 def needed_metrics() -> dict[str, str]:
@@ -68,6 +73,8 @@ class Ledger:
     def __init__(self, catalog: Catalog, identifier: str) -> None:
         self.catalog = catalog
         self.identifier = identifier
+        self._thinned_at = EPOCH
+        self._leftovers: list[tuple[datetime, list[str]]] = []
         self.refresh()
 
     def refresh(self) -> None:
@@ -99,9 +106,12 @@ class Ledger:
             while True:
                 attempt = None
                 try:
+                    table, old = self._thinned(table, stamp)
                     attempt = stage(table, added, removed, mark)
                     landed: Snapshot | None = attempt.snapshot
-                    table = send(self.catalog, table, _next(table, attempt.snapshot))
+                    updates = _next(table, attempt.snapshot, old)
+                    before, table = table, send(self.catalog, table, updates)
+                    self._forget(before, old, stamp)
                 except FilesGoneError as error:
                     raise moved(self.identifier, "rows to replace are gone") from error
                 except Exception as error:  # a lost answer can look like anything
@@ -120,6 +130,24 @@ class Ledger:
                     return landed
         finally:
             discard(self.table.io, [path for one in refused for path in one.written])
+
+    def _thinned(self, table: Table, stamp: datetime) -> tuple[Table, list[Snapshot]]:
+        """The snapshots that the next commit removes, by the newest tags and branches."""
+        if stamp < self._thinned_at + THINNED_EVERY:
+            return table, []
+        newest = self.catalog.load_table(self.identifier)
+        if _claim(newest) != _claim(table):
+            return table, []
+        self._thinned_at = stamp
+        return newest, outdated(newest.metadata, History.of(newest), int(stamp.timestamp() * 1000))
+
+    def _forget(self, table: Table, removed: Sequence[Snapshot], stamp: datetime) -> None:
+        """Delete the files of removed snapshots, later; what is left then is orphan care's."""
+        with suppress(Exception):
+            if removed:
+                self._leftovers.append((stamp, files_of(table, removed)))
+        while self._leftovers and self._leftovers[0][0] + LEFT_FOR < stamp:
+            discard(table.io, self._leftovers.pop(0)[1])
 
     def _loaded_after(self, error: Exception) -> Table:
         """The table as it is now. If it cannot be read, nobody knows, and the error goes up."""
@@ -162,19 +190,23 @@ def send(catalog: Catalog, table: Table, updates: tuple[TableUpdate, ...]) -> Ta
     pyiceberg's own transactions build a snapshot again and retry when the claim does not hold,
     without asking who else has committed.
     """
-    requirements: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=table.metadata.current_snapshot_id),
-    )
-    answer = catalog.commit_table(table, requirements, updates)
+    answer = catalog.commit_table(table, _claim(table), updates)
     with suppress(Exception):  # it is committed, whatever becomes of the old files
         catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
     return Table(table.name(), answer.metadata, answer.metadata_location, table.io, catalog)
 
 
-def _next(table: Table, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
+def _claim(table: Table) -> tuple[TableRequirement, ...]:
+    return (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=table.metadata.current_snapshot_id),
+    )
+
+
+def _next(table: Table, snapshot: Snapshot, old: Sequence[Snapshot]) -> tuple[TableUpdate, ...]:
     """The main branch goes on to this snapshot, and keeps its own rules of retention."""
     rules = table.metadata.refs.get(MAIN_BRANCH)
+    thin = RemoveSnapshotsUpdate(snapshot_ids=[one.snapshot_id for one in old])
     return (
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(
@@ -185,6 +217,7 @@ def _next(table: Table, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
             max_snapshot_age_ms=rules.max_snapshot_age_ms if rules else None,
             min_snapshots_to_keep=rules.min_snapshots_to_keep if rules else None,
         ),
+        *([thin] if old else []),
     )
 
 
@@ -237,21 +270,21 @@ def newest_marked(table: Table) -> Snapshot | None:
 def position_of_rows(table: Table) -> tuple[Offsets, datetime]:
     """The next offset of each partition by the rows themselves, and their newest stamp.
 
-    A file that holds one partition says both in its bounds. Only files that hold several, as
-    compaction makes them, are read.
+    A file that holds one partition says both in its bounds. Only others are read: compaction makes
+    files of several partitions, and a table that was changed in SQL may have files without bounds.
     """
-    newest, mixed = EPOCH, set[str]()
+    newest, unclear = EPOCH, set[str]()
     offsets: dict[tuple[str, int], int] = {}
     for file in data_files(table):
         bounds = _bounds(table, file)
-        newest = max(newest, EPOCH + timedelta(microseconds=bounds["_ingested_at"][1]))
-        topics, partitions, (_, last) = (bounds[name] for name in COORDINATES)
-        if topics[0] == topics[1] and partitions[0] == partitions[1]:
-            one = topics[0], partitions[0]
-            offsets[one] = max(offsets.get(one, 0), last + 1)
-        else:
-            mixed.add(file.file_path)
-    return Offsets(offsets).raised_to(_ends_of_rows(table, mixed)), newest
+        if bounds is None or bounds[0][:2] != bounds[1][:2]:
+            unclear.add(file.file_path)
+            continue
+        topic, partition, last, stamp = bounds[1]
+        offsets[topic, partition] = max(offsets.get((topic, partition), 0), last + 1)
+        newest = max(newest, EPOCH + timedelta(microseconds=stamp))
+    rows = _rows_of(table, unclear)
+    return Offsets(offsets).raised_to(rows[0]), max(newest, rows[1])
 
 
 def data_files(table: Table) -> list[DataFile]:
@@ -264,27 +297,29 @@ def data_files(table: Table) -> list[DataFile]:
     ]
 
 
-def _bounds(table: Table, file: DataFile) -> dict[str, tuple[Any, Any]]:
-    found = {}
+def _bounds(table: Table, file: DataFile) -> tuple[list[Any], list[Any]] | None:
+    """The least and the greatest of each column in BOUNDED, if the file says all of them."""
+    least, greatest = list[Any](), list[Any]()
     for name in BOUNDED:
         field = table.schema().find_field(name)
         assert isinstance(field.field_type, PrimitiveType)  # noqa: S101
-        found[name] = (
-            from_bytes(field.field_type, file.lower_bounds[field.field_id]),
-            from_bytes(field.field_type, file.upper_bounds[field.field_id]),
-        )
-    return found
+        for values, bounds in ((least, file.lower_bounds), (greatest, file.upper_bounds)):
+            if field.field_id not in (bounds or ()):
+                return None
+            values.append(from_bytes(field.field_type, bounds[field.field_id]))
+    return least, greatest
 
 
-def _ends_of_rows(table: Table, paths: set[str]) -> Offsets:
+def _rows_of(table: Table, paths: set[str]) -> tuple[Offsets, datetime]:
     if not paths:
-        return Offsets()
-    scan = table.scan(selected_fields=COORDINATES)
+        return Offsets(), EPOCH
+    scan = table.scan(selected_fields=BOUNDED)
     tasks = [task for task in scan.plan_files() if task.file.file_path in paths]
     rows = ArrowScan(table.metadata, table.io, scan.projection(), AlwaysTrue()).to_table(tasks)
-    topic, partition, offset = COORDINATES
-    newest = rows.group_by([topic, partition]).aggregate([(offset, "max")]).to_pylist()
-    return Offsets({(row[topic], row[partition]): row[f"{offset}_max"] + 1 for row in newest})
+    topic, partition, offset, stamp = BOUNDED
+    newest = rows.group_by([topic, partition]).aggregate([(offset, "max"), (stamp, "max")])
+    ends = {(row[topic], row[partition]): row[f"{offset}_max"] + 1 for row in newest.to_pylist()}
+    return Offsets(ends), max(newest[f"{stamp}_max"].to_pylist(), default=EPOCH)
 
 
 def next_stamp(newest: datetime) -> datetime:

@@ -228,3 +228,10 @@ def _summary(
     return update_snapshot_summaries(
         Summary(operation, **counts.build(), **properties), parent.summary if parent else None
     )
+
+
+def lists_removed_files(table: Table) -> bool:
+    """Whether the manifests of the newest snapshot still describe files that were taken out."""
+    snapshot = table.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    return any(manifest.deleted_files_count for manifest in manifests)

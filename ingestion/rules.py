@@ -1,12 +1,13 @@
 """The SQL of a stream file: derived columns and rules, run by DuckDB on a block of rows.
 
-Expressions are DuckDB SQL on the columns of one row. Each runs inside `try`, which turns an error
-such as a bad cast into null. Nothing else of the database is within reach of a stream file: no
-subquery, no file, no network, no setting.
+An expression is DuckDB SQL on the columns of one row. It runs inside `try`, which turns an error
+such as a bad cast into null, and allows neither subqueries nor functions that give another result
+each time. Files, the network and settings are out of reach.
 """
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -18,16 +19,14 @@ from ingestion.stream import Stream
 
 NAIVE = pa.timestamp("us")  # times are UTC, and without a zone in SQL
 LOCKED = (
-    "set enable_external_access = false",
-    "set autoload_known_extensions = false",
-    "set autoinstall_known_extensions = false",
-    "set allow_community_extensions = false",
-    "set python_enable_replacements = false",
-    "set threads = 1",  # a task has one core
-    "set lock_configuration = true",
+    "set global enable_external_access = false",  # no files, no network, no extensions
+    "set global threads = 1",  # a task has one core
+    "set global timezone = 'UTC'",
+    "set global lock_configuration = true",
 )
 REFUSED_CLASSES = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a star"}
-REFUSED_FUNCTIONS = {"current_setting", "getvariable", "unnest"}
+REFUSED_FUNCTIONS = {"current_setting", "getvariable"}
+SQL_TYPES = {"string": "varchar", "binary": "blob"}
 
 # Columns of every row that an expression may use, beside the declared ones.
 KAFKA_COLUMNS = {
@@ -44,55 +43,50 @@ class Rules:
     """The expressions of one stream, ready to run."""
 
     def __init__(self, stream: Stream) -> None:
-        self.derived = {
-            name: f"try(cast(({one.expression}\n) as {sql_type(one.type)}))"
-            for name, one in stream.derived.items()
-        }
-        self.inputs = {
-            name: references(one.expression or "") for name, one in stream.derived.items()
-        }
         self.rules = list(stream.rules)
-        self._types = {name: arrow_type(one.type) for name, one in stream.derived.items()}
-        self._connection = locked_connection()
-        verdicts = {
-            f"rule {name}": f"coalesce(try(({rule}\n)), false)"
-            for name, rule in stream.rules.items()
-        }
-        used = set().union(
-            *(references(text) for text in (*self.derived.values(), *stream.rules.values())), ()
+        self._types = {name: column.type for name, column in stream.derived.items()}
+        derived = {name: column.expression or "" for name, column in stream.derived.items()}
+        known = [*KAFKA_COLUMNS, *stream.columns]
+        used = {name: references(text) for name, text in derived.items()}
+        self.inputs = {name: [each for each in known if each in used[name]] for name in derived}
+        every = set().union(*used.values(), *map(references, stream.rules.values()))
+        self._columns = [name for name in known if name in every and name not in derived]
+        self._query = _query(
+            {
+                name: f"cast(({text}\n) as {sql_type(self._types[name])})"
+                for name, text in derived.items()
+            },
+            stream.rules,
         )
-        known = [*KAFKA_COLUMNS, *stream.decoded]
-        self._columns = [name for name in known if name in used]
-        self._query = _query(self.derived, verdicts)
+        self._connection = locked_connection()
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """The derived columns, then a column of verdicts a rule, named `rule <name>`."""
-        if not self.derived and not self.rules:
+        if not self._types and not self.rules:
             return pa.table({})
         columns = {name: _naive(rows[name]) for name in self._columns}
         # Without a column, a table has no rows.
         block = pa.table(columns or {"_": pa.nulls(rows.num_rows)})
         self._connection.register("block", block)
         try:
-            found = self._connection.sql(self._query).to_arrow_table()
+            results = self._connection.sql(self._query).to_arrow_table()
         finally:
             self._connection.unregister("block")
-        for name, kind in self._types.items():
-            index = found.column_names.index(name)
-            column = found[name]
-            if column.type != kind:
-                found = found.set_column(index, name, column.cast(kind))
-        return found
+        for index, (name, kind) in enumerate(self._types.items()):
+            results = results.set_column(index, name, results[name].cast(arrow_type(kind)))
+        return results
 
 
-def _query(derived: dict[str, str], verdicts: dict[str, str]) -> str:
+def _query(derived: dict[str, str], rules: dict[str, str]) -> str:
     """A derived column may use those above it, so each has a query around the one before."""
     source = "block"
     for name, expression in derived.items():
-        source = f'(select *, {expression} as "{name}" from {source})'  # noqa: S608
-    wanted = [f'"{name}"' for name in derived]
-    wanted += [f'{expression} as "{name}"' for name, expression in verdicts.items()]
-    return f"select {', '.join(wanted)} from {source}"  # noqa: S608
+        source = f'(select *, try({expression}) as "{name}" from {source})'  # noqa: S608
+    results = [f'"{name}"' for name in derived]
+    results += [
+        f'coalesce(try(({rule}\n)), false) as "rule {name}"' for name, rule in rules.items()
+    ]
+    return f"select {', '.join(results)} from {source}"  # noqa: S608
 
 
 def _naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -100,14 +94,16 @@ def _naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def locked_connection() -> duckdb.DuckDBPyConnection:
-    """A database in memory that reaches nothing outside of it."""
-    connection = duckdb.connect(":memory:")
+    """A connection to a database in memory that reaches nothing outside of it."""
+    return _database().cursor()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    database = duckdb.connect(":memory:")
     for statement in LOCKED:
-        connection.execute(statement)
-    return connection
-
-
-SQL_TYPES = {"string": "varchar", "binary": "blob"}
+        database.execute(statement)
+    return database
 
 
 def sql_type(kind: str) -> str:
@@ -119,86 +115,75 @@ def sql_type(kind: str) -> str:
     return SQL_TYPES.get(kind, kind)
 
 
+# --- checking a stream file -------------------------------------------------------------------
+
+
 def check_rules(stream: Stream) -> None:
     """Refuse, by name and before the first record, what DuckDB cannot run."""
-    columns = KAFKA_COLUMNS | {name: one.type for name, one in stream.decoded.items()}
+    columns = KAFKA_COLUMNS | {name: column.type for name, column in stream.decoded.items()}
+    problems: dict[str, str] = {}
     for name, column in stream.derived.items():
-        _check(stream, f"the column {name}", column.expression or "", columns, None)
-        cast = f"cast(({column.expression}\n) as {sql_type(column.type)})"
-        _check(stream, f"the column {name}", cast, columns, None)
+        text = column.expression or ""
+        if problem := _problem(text, columns, column.type):
+            problems[f"the column {name} does not work: {text}"] = problem
         columns[name] = column.type
     for name, rule in stream.rules.items():
-        _check(stream, f"the rule {name}", rule, columns, "BOOLEAN")
-    Rules(stream).apply(
-        pa.table({name: pa.nulls(1, arrow_type(kind)) for name, kind in columns.items()})
-    )
+        if problem := _problem(rule, columns, None):
+            problems[f"the rule {name} does not work: {rule}"] = problem
+    if problems:
+        raise StreamFileError(
+            "\n".join(f"{stream.file}: {what}: {problem}" for what, problem in problems.items()),
+            f"it is a DuckDB SQL expression on the columns {', '.join(stream.columns)}",
+        )
 
 
-def _check(
-    stream: Stream, what: str, text: str, columns: dict[str, str], wanted: str | None
-) -> None:
-    hint = f"it is a DuckDB SQL expression on the columns {', '.join(stream.columns)}"
-    problem = _refusal(text)
-    if problem is None:
-        nulls = ", ".join(f'cast(null as {sql_type(kind)}) as "{n}"' for n, kind in columns.items())
-        # The star makes an aggregate an error: it would need a `group by`.
-        query = f"describe select *, ({text}\n) as _found, try(({text}\n)) from (select {nulls})"  # noqa: S608
-        try:
-            described = locked_connection().execute(query).fetchall()
-        except duckdb.Error as error:
-            problem = str(error).split("\n")[0]
-        else:
-            kind = next(row[1] for row in described if row[0] == "_found")
-            if wanted and kind != wanted:
-                problem = f"it gives {kind.lower()}, not true or false"
-    if problem:
-        raise StreamFileError(f"{stream.file}: {what} does not work: {text}: {problem}", hint)
+def _problem(text: str, columns: dict[str, str], kind: str | None) -> str | None:
+    """Why an expression cannot give this type; no type: it is a rule."""
+    nulls = ", ".join(f'cast(null as {sql_type(k)}) as "{name}"' for name, k in columns.items())
+    try:
+        if refusal := _refusal(text):
+            return refusal
+        query = f"describe select ({text}\n), try(({text}\n)) from (select {nulls})"  # noqa: S608
+        actual = locked_connection().execute(query).fetchall()[0][1]
+    except duckdb.Error as error:
+        return str(error).split("\n")[0]
+    if kind is None and actual != "BOOLEAN":
+        return f"it gives {actual.lower()}, not true or false"
+    is_nested = actual.endswith("[]") or actual.startswith(("MAP(", "STRUCT("))
+    if kind and is_nested and kind != "string" and "<" not in kind:
+        return f"it gives {actual.lower()}, not {kind}"
+    return None
 
 
 def _refusal(text: str) -> str | None:
-    """Why an expression is refused before it is run at all."""
-    try:
-        tree = _syntax(text)
-    except ValueError as error:
-        return str(error)
-    for node in _nodes(tree):
-        if found := REFUSED_CLASSES.get(node.get("class", "")):
-            return f"{found} is not allowed: an expression sees one row"
+    """What `try` would let pass, or refuse in words that do not help."""
+    for node in _nodes(_syntax(text)):
+        if refused := REFUSED_CLASSES.get(node.get("class", "")):
+            return f"{refused} is not allowed: an expression sees one row"
         if (name := str(node.get("function_name", "")).lower()) in REFUSED_FUNCTIONS:
             return f"{name} is not allowed"
     return None
 
 
 def references(text: str) -> set[str]:
-    """The columns that an expression reads."""
-    return {
-        node["column_names"][0].lower()
-        for node in _nodes(_syntax(text))
-        if node.get("class") == "COLUMN_REF"
-    }
+    """The names that an expression uses: columns, and parameters of its lambdas."""
+    nodes = _nodes(_syntax(text))
+    return {node["column_names"][0].lower() for node in nodes if node.get("class") == "COLUMN_REF"}
 
 
 def _syntax(text: str) -> Any:
-    """The syntax tree of one expression."""
-    connection = locked_connection()
+    """The syntax tree of an expression."""
     query = "select json_serialize_sql(?)"
-    found = json.loads(connection.execute(query, [f"select ({text}\n)"]).fetchall()[0][0])
-    if found["error"]:
-        raise ValueError(found["error_message"].split("\n")[0])
-    if len(found["statements"]) != 1:
-        raise ValueError("it is more than one expression")
-    node = found["statements"][0]["node"]
-    is_bare = node["type"] == "SELECT_NODE" and node["from_table"]["type"] == "EMPTY"
-    if not is_bare or len(node["select_list"]) != 1 or node["where_clause"] or node["modifiers"]:
-        raise ValueError("it is more than one expression")
-    return node["select_list"][0]
+    (result,) = locked_connection().execute(query, [f"select try(({text}\n))"]).fetchall()[0]
+    tree = json.loads(result)
+    if tree["error"]:
+        raise duckdb.ParserException(tree["error_message"])
+    return tree["statements"]
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     if isinstance(tree, dict):
         yield tree
-        for value in tree.values():
-            yield from _nodes(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _nodes(value)
+    for branch in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(branch, dict | list):
+            yield from _nodes(branch)

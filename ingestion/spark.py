@@ -100,6 +100,7 @@ def spark_session(
     properties = spark_properties(settings, log, SMALL) | (more or {})
     # An idle stream asks Kafka for news four times a second instead of a hundred times.
     properties["spark.sql.streaming.pollingDelay"] = "250ms"
+    properties["spark.python.daemon.module"] = "ingestion.worker"
     properties["spark.app.name"] = f"headwater {name}"
     # What PySpark's own libraries have to say in Python belongs in the same log.
     logging.basicConfig(filename=log, level=logging.WARNING)
@@ -129,9 +130,10 @@ def stop_session(session: SparkSession) -> None:
     with suppress(Py4JError, OSError):  # the JVM may be gone already
         session.stop()
     process = getattr(gateway, "proc", None)
-    if process is not None:
+    if gateway is not None and process is not None:
         process.stdin.close()  # at which the JVM ends
         process.wait(STOP_SECONDS)
+        gateway.shutdown_callback_server()  # its thread would hold on to Python's objects
         SparkContext._gateway = SparkContext._jvm = None
 
 

@@ -218,6 +218,7 @@ class TableOptions(_Declared):
     compression: Literal["zstd", "snappy", "gzip", "lz4", "uncompressed"] = "zstd"
     commit_retries: int = Field(3, ge=0)
     commit_retry_wait_ms: int = Field(100, ge=1)
+    every_commit_hours: int = Field(1, ge=1)  # older: one an hour, for time_travel_days
     properties: dict[
         Annotated[str, StringConstraints(pattern=r"^(write|read|commit|history|gc)\.[\w.-]+$")], str
     ] = {}
@@ -328,6 +329,10 @@ class Stream(_Declared):
         for index, field in enumerate(self.partition_by):
             if problem := self._unpartitionable(field):
                 found.append((("partition_by", str(index)), problem))
+        hours, days = self.table_options.every_commit_hours, self.maintenance.time_travel_days or 7
+        if hours > days * 24:
+            problem = f"{hours} hours are more than maintenance.time_travel_days, which is {days}"
+            found.append((("table", "every_commit_hours"), problem))
         for column in self.maintenance.sort_by or ():
             if column not in self.columns and not column.startswith("_"):
                 found.append((("maintenance", "sort_by"), f"{column} is not a column"))

@@ -17,6 +17,8 @@ from pyiceberg.types import IcebergType, NestedField
 
 from ingestion.catalog import ensure_namespaces, open_catalog
 from ingestion.errors import ERASED, ERROR_TYPES, HeadwaterError, StreamFileError
+from ingestion.history import HISTORY, History
+from ingestion.ledger import needed_metrics
 from ingestion.origin import origin
 from ingestion.settings import Settings
 from ingestion.stream import Stream
@@ -61,11 +63,7 @@ RETENTION = "headwater.retention"
 
 FIXED_PROPERTIES = {
     "format-version": "2",
-    # The ledger reads its position from these bounds; string bounds are cut short by default.
-    "write.metadata.metrics.column._kafka_topic": "full",
-    "write.metadata.metrics.column._kafka_partition": "full",
-    "write.metadata.metrics.column._kafka_offset": "full",
-    "write.metadata.metrics.column._ingested_at": "full",
+    **needed_metrics(),
     "write.metadata.metrics.column._error_type": "full",
     "write.metadata.metrics.column._resolved_at": "full",
     "write.metadata.metrics.column._kafka_value": "none",
@@ -95,9 +93,19 @@ def table_properties(stream: Stream) -> dict[str, str]:
         "commit.retry.num-retries": str(options.commit_retries),
         "commit.retry.min-wait-ms": str(options.commit_retry_wait_ms),
         MAINTENANCE: json.dumps(stream.maintenance.model_dump(exclude_none=True)),
+        HISTORY: _history(stream).to_json(),
         RETENTION: json.dumps(stream.retention.model_dump() if stream.retention else {}),
         **options.properties,
     }
+
+
+def _history(stream: Stream) -> History:
+    declared = {
+        "every_commit_hours": stream.table_options.every_commit_hours,
+        "time_travel_days": stream.maintenance.time_travel_days,
+        "keep_snapshots": stream.maintenance.keep_snapshots,
+    }
+    return History(**{key: value for key, value in declared.items() if value is not None})
 
 
 def ensure_table(settings: Settings, stream: Stream) -> Table:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from ingestion.commit import Committer
+from ingestion.commit import Committer, Progress
 from ingestion.errors import HeadwaterError
 from ingestion.kafka import Partitions, Range, Record, begin_offsets, end_offsets, offsets_at
 from ingestion.landing import Lander
@@ -65,10 +65,10 @@ def backfill(
     begin: Offsets,
     end: Offsets,
     report: Callable[[int, int], None],
-) -> tuple[int, int]:
+) -> tuple[Progress, int]:
     """Commit by commit, each with at most `batch.max_records` records; the position stays.
 
-    Returns how many rows were added, and how many offsets were left out because retention has
+    Returns what was added, and how many offsets were left out because retention has
     removed their rows: they must not come back.
     """
     committer = Committer(settings, stream)
@@ -99,7 +99,7 @@ def backfill(
             report(done, total)
     finally:
         lander.close()
-    return committer.progress.rows, left_out
+    return committer.progress, left_out
 
 
 def _chunks(ranges: Sequence[Range], size: int) -> Iterator[list[Range]]:

@@ -1,22 +1,27 @@
 """Whose rows are meant: a condition on the columns of a stream, understood alike everywhere.
 
-Spark gets it as SQL, pyarrow as an expression on the rows of a file, and a failed record, whose
-columns are null, is judged by its bytes. So the grammar is small, and what would mean different
-things in the three places is refused.
+Rows are told by their columns, and a failed record, whose columns are null, by its bytes. So the
+grammar is small, and what would mean different things in the two places is refused.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ingestion.errors import ConditionError
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg import expressions as E
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow, schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyparsing import ParseException
+
+from ingestion.errors import ERASED, ConditionError
 from ingestion.stream import Stream
-
-if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.schema import Schema
 
 GRAMMAR = "write =, in, <, <=, >, >=, between, like 'x%', is null, is not null, and, or"
 
@@ -25,17 +30,15 @@ GRAMMAR = "write =, in, <, <=, >, >=, between, like 'x%', is null, is not null, 
 class Condition:
     """A condition as it was read, before it meets the columns of a table."""
 
-    expression: "BooleanExpression"
-    bronze: "Schema"
+    expression: BooleanExpression
+    bronze: Schema
 
     @cached_property
     def columns(self) -> list[str]:
         return sorted({one.term.name for one in _predicates(self.expression)})
 
-    def bind(self, schema: "Schema") -> "BooleanExpression | None":
+    def bind(self, schema: Schema) -> BooleanExpression | None:
         """On the columns of a table; None when it lacks one, or has it as another kind of value."""
-        from pyiceberg.expressions.visitors import bind
-
         try:
             return bind(schema, self.expression, case_sensitive=True)
         except (ValueError, TypeError):
@@ -60,11 +63,8 @@ class Condition:
         ]
 
 
-def read_condition(text: str, stream: Stream, bronze: "Schema") -> Condition:
+def read_condition(text: str, stream: Stream, bronze: Schema) -> Condition:
     """Check a condition against the columns that the stream declares."""
-    from pyiceberg.expressions.parser import parse
-    from pyparsing import ParseException
-
     hint = f"the columns are {', '.join(stream.columns)}; {GRAMMAR}"
     try:
         expression = parse(text)
@@ -91,8 +91,6 @@ def read_condition(text: str, stream: Stream, bronze: "Schema") -> Condition:
 
 def _predicates(expression: Any) -> Iterator[Any]:
     """Each comparison in it; anything but comparisons, `and` and `or` is refused."""
-    from pyiceberg import expressions as E
-
     equal, compared = E.EqualTo | E.In, E.LessThan | E.GreaterThan
     known = equal | compared | E.LessThanOrEqual | E.GreaterThanOrEqual | E.StartsWith | E.IsNull
     if isinstance(expression, E.And | E.Or):
@@ -112,11 +110,9 @@ def _predicates(expression: Any) -> Iterator[Any]:
 
 
 def _alone(expression: Any) -> dict[str, set[Any]]:
-    from pyiceberg.expressions import And, Or
-
-    if isinstance(expression, And):
+    if isinstance(expression, E.And):
         return {}
-    if isinstance(expression, Or):
+    if isinstance(expression, E.Or):
         left, right = _alone(expression.left), _alone(expression.right)
         return {name: left.get(name, set()) | right.get(name, set()) for name in left | right}
     equals = _equals(expression)
@@ -124,66 +120,28 @@ def _alone(expression: Any) -> dict[str, set[Any]]:
 
 
 def _equals(predicate: Any) -> set[Any] | None:
-    from pyiceberg.expressions import BoundEqualTo, BoundIn
-
-    if isinstance(predicate, BoundEqualTo):
+    if isinstance(predicate, E.BoundEqualTo):
         return {predicate.literal.value}
-    return set(predicate.value_set) if isinstance(predicate, BoundIn) else None
+    return set(predicate.value_set) if isinstance(predicate, E.BoundIn) else None
 
 
-# --- as SQL ---------------------------------------------------------------------------------------
-
-OPERATORS = {
-    "BoundEqualTo": "=",
-    "BoundLessThan": "<",
-    "BoundLessThanOrEqual": "<=",
-    "BoundGreaterThan": ">",
-    "BoundGreaterThanOrEqual": ">=",
-}
+# --- by columns -----------------------------------------------------------------------------------
 
 
-def as_sql(expression: Any) -> str:
-    """A bound condition for Spark. Values stand in it as bytes, so none can end its quotes."""
-    from pyiceberg import expressions as E
-
-    if isinstance(expression, E.And | E.Or):
-        word = "and" if isinstance(expression, E.And) else "or"
-        return f"({as_sql(expression.left)} {word} {as_sql(expression.right)})"
-    field = expression.term.ref().field
-    column = f"`{field.name}`"
-    match expression:
-        case E.BoundIsNull():
-            return f"{column} is null"
-        case E.BoundNotNull():
-            return f"{column} is not null"
-        case E.BoundIn():
-            values = [_sql_value(one.value, field.field_type) for one in expression.literals]
-            return f"{column} in ({', '.join(values)})"
-        case E.BoundStartsWith():
-            return f"startswith({column}, {_sql_value(expression.literal.value, field.field_type)})"
-    operator = OPERATORS[type(expression).__name__]
-    return f"{column} {operator} {_sql_value(expression.literal.value, field.field_type)}"
+def fulfils(rows: pa.Table, bound: BooleanExpression | None) -> pa.Array:
+    """Which rows fulfil a bound condition; none where there is none."""
+    numbers = pa.array(range(rows.num_rows), pa.int64())
+    if bound is None:
+        return pc.less(numbers, 0)
+    wanted = rows.append_column("_row", numbers).filter(expression_to_pyarrow(bound))
+    return pc.is_in(numbers, wanted["_row"].combine_chunks())
 
 
-def _sql_value(value: Any, kind: Any) -> str:
-    from pyiceberg import types as I
-
-    match kind:
-        case I.StringType():
-            return f"cast(X'{value.encode().hex()}' as string)"
-        case I.BinaryType():
-            return f"X'{value.hex()}'"
-        case I.DateType():
-            return f"date_from_unix_date({value})"
-        case I.TimestamptzType():
-            return f"timestamp_micros({value})"
-        case I.TimestampType():
-            return f"cast(timestamp_micros({value}) as timestamp_ntz)"
-        case I.DecimalType():
-            return f"cast('{value}' as decimal({kind.precision},{kind.scale}))"
-        case I.FloatType() | I.DoubleType():
-            return f"cast('{value!r}' as {kind})"
-    return str(value).lower()  # a whole number or a boolean
+def is_kept(rows: pa.Table) -> pa.Array:
+    """Rows that were not emptied."""
+    if "_error_type" not in rows.column_names:
+        return pa.repeat(pa.scalar(True), rows.num_rows)
+    return pc.fill_null(pc.not_equal(rows["_error_type"], ERASED), True)
 
 
 # --- by the bytes of a failed record --------------------------------------------------------------
@@ -195,8 +153,6 @@ def judge(expression: Any, row: dict[str, Any], raw: bytes, by_text: bool) -> bo
     A column that was decoded counts. For one that is null, its value is looked for in the bytes:
     a text as a whole word, a whole number too where the record is text.
     """
-    from pyiceberg import expressions as E
-
     if isinstance(expression, E.And | E.Or):
         decides = isinstance(expression, E.Or)  # true decides an `or`, false an `and`
         found = [judge(one, row, raw, by_text) for one in (expression.left, expression.right)]
@@ -218,9 +174,6 @@ def judge(expression: Any, row: dict[str, Any], raw: bytes, by_text: bool) -> bo
 
 def _holds(expression: Any, value: Any) -> bool:
     """A comparison on a value that is there, by the same code as on the rows of files."""
-    import pyarrow as pa
-    from pyiceberg.io.pyarrow import expression_to_pyarrow, schema_to_pyarrow
-
     field = expression.term.ref().field
     column = pa.array([value], schema_to_pyarrow(field.field_type))
     return bool(pa.table({field.name: column}).filter(expression_to_pyarrow(expression)).num_rows)

@@ -4,12 +4,11 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyiceberg.table import Table
 
 from ingestion.errors import DESERIALIZATION, ERASED
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 # A message is `words: name, name; words: name (detail, detail); values: {...}`.
 DETAIL = re.compile(r" \([^()]*(\([^()]*\))?[^()]*\)")
@@ -26,7 +25,7 @@ class DeadLetters:
 
 
 def dead_letters(
-    table: "Table", types: list[str], since: datetime | None, samples: int
+    table: Table, types: list[str], since: datetime | None, samples: int
 ) -> DeadLetters:
     """Counts by type and reason, and some rows of each type, the newest commits first."""
     wanted = f"_error_type is not null and _error_type <> '{ERASED}' and _resolved_at is null"
@@ -54,7 +53,7 @@ def reasons(kind: str, message: str) -> list[str]:
     return found
 
 
-def _samples(table: "Table", wanted: str, most: int) -> list[dict[str, Any]]:
+def _samples(table: Table, wanted: str, most: int) -> list[dict[str, Any]]:
     kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for batch in table.scan(wanted, selected_fields=SAMPLE + SAMPLE_ERROR).to_arrow_batch_reader():
         for row in batch.to_pylist():

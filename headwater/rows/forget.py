@@ -11,25 +11,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from pyarrow import ArrowException
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, ValidationError
+from pyiceberg.table import Table
 
 from headwater.dbt import parsed_project, run_dbt
 from headwater.local.services import thrift_away
-from headwater.rows.condition import Condition, as_sql, read_condition
-from headwater.rows.erase import erase, forget_files, lists_deleted_files
+from headwater.rows.condition import Condition, read_condition
+from headwater.rows.erase import erase
 from headwater.rows.search import Files, Hit, Searched, search
 from ingestion.catalog import open_catalog
 from ingestion.errors import HeadwaterError
 from ingestion.lease import turn
-from ingestion.ledger import newest_marked
+from ingestion.ledger import commit_without_trace, newest_marked
+from ingestion.manifests import lists_removed_files
 from ingestion.settings import Settings
-from ingestion.spark import quoted
 from ingestion.stream import Stream
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
-    from pyspark.sql import SparkSession
 
 ROUNDS = 3  # a build or a stream may bring rows while we work
 # A file that no snapshot refers to may belong to a dbt build, or a compaction, that has not
@@ -103,7 +103,7 @@ def make_plan(settings: Settings, stream: Stream, where: str, report: Report) ->
 
 
 def _downstream(
-    settings: Settings, catalog: "Catalog", stream: Stream, condition: Condition
+    settings: Settings, catalog: Catalog, stream: Stream, condition: Condition
 ) -> list[Target]:
     """The tables of all models made from the stream, each behind those that it is made from."""
     found = []
@@ -136,7 +136,7 @@ def _holds_raw_records(node: Any) -> bool:
     return bool(node.config.meta.get("forget") == "rebuild")
 
 
-def _target(table: "Table", how: How, model: str | None) -> Target:
+def _target(table: Table, how: How, model: str | None) -> Target:
     old = max(len(table.snapshots()) - 1, 0)
     return Target(".".join(table.name()[-2:]), how, model, old, _refs(table))
 
@@ -161,11 +161,11 @@ def _made_from(manifest: Any, stream: Stream) -> Iterator[Any]:
             yield nodes[key]
 
 
-def _refs(table: "Table") -> list[str]:
+def _refs(table: Table) -> list[str]:
     return [name for name in table.refs() if name != "main"]
 
 
-def _search(catalog: "Catalog", plan: Plan, target: Target, report: Report) -> Searched:
+def _search(catalog: Catalog, plan: Plan, target: Target, report: Report) -> Searched:
     return search(
         catalog.load_table(target.name),
         plan.condition,
@@ -174,9 +174,7 @@ def _search(catalog: "Catalog", plan: Plan, target: Target, report: Report) -> S
     )
 
 
-def forget(
-    spark: "SparkSession", settings: Settings, plan: Plan, tell: Tell, report: Report
-) -> Proof:
+def forget(settings: Settings, plan: Plan, tell: Tell, report: Report) -> Proof:
     """Carry the plan out, and prove that nothing is left."""
     rebuilt = [one.name for one in plan.targets if one.how == "rebuilt"]
     if rebuilt and (problem := thrift_away(settings)):
@@ -192,18 +190,18 @@ def forget(
         for target in plan.targets:
             if target.how == "emptied":
                 failed = found[target.name].failed
-                with turn(settings, plan.stream.name, "forget"), _discreet(settings, target):
-                    count = erase(spark, settings, plan.stream, plan.condition, failed)
+                with turn(settings, plan.stream.name, "forget"), _discreet(target):
+                    count = erase(settings, plan.stream, plan.condition, failed)
                 tell(f"{target.name}: {count:,} rows emptied")
             elif target.how == "deleted" and found[target.name].live_rows:
-                with _discreet(settings, target):
-                    _delete(spark, catalog, target, plan.condition)
+                with _discreet(target):
+                    _delete(catalog, target, plan.condition)
                 tell(f"{target.name}: {found[target.name].live_rows:,} rows deleted")
             elif target.how == "rebuilt" and (round_ == 0 or found[target.name].live_rows):
                 run_dbt(settings, "run", "--full-refresh", "--select", str(target.model))
                 tell(f"{target.name}: rebuilt")
         for target in plan.targets:
-            with _alone(settings, plan, target), _discreet(settings, target):
+            with _alone(settings, plan, target), _discreet(target):
                 removed += _tidy(catalog, target, begun[target.name], found[target.name].hits)
         tell("older snapshots and their files: removed")
         found = {one.name: _search(catalog, plan, one, report) for one in plan.targets}
@@ -213,41 +211,30 @@ def forget(
     raise _left(found)
 
 
-def _files(catalog: "Catalog", target: Target) -> Files:
+def _files(catalog: Catalog, target: Target) -> Files:
     return Files(catalog.load_table(target.name))
 
 
-def _delete(
-    spark: "SparkSession", catalog: "Catalog", target: Target, condition: Condition
-) -> None:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    bound = condition.bind(catalog.load_table(target.name).schema())
-    statement = f"delete from {quoted(target.name)} where {as_sql(bound)}"  # noqa: S608
+def _delete(catalog: Catalog, target: Target, condition: Condition) -> None:
     for attempt in range(COMMIT_ATTEMPTS):
         try:
-            spark.sql(statement)
+            catalog.load_table(target.name).delete(condition.expression)
             return
-        except (Py4JJavaError, PySparkException) as error:
-            if "ValidationException" not in str(error) or attempt == COMMIT_ATTEMPTS - 1:
+        except CommitFailedException:  # another commit was quicker
+            if attempt == COMMIT_ATTEMPTS - 1:
                 raise
 
 
 @contextmanager
-def _discreet(settings: Settings, target: Target) -> Iterator[None]:
-    """An error of Spark may hold the statement, and so the condition: its text is not shown."""
-    from py4j.protocol import Py4JError
-    from pyiceberg.exceptions import CommitFailedException
-    from pyspark.errors import PySparkException
-
+def _discreet(target: Target) -> Iterator[None]:
+    """The text of an error may hold values of the condition: it is not shown."""
     try:
         yield
-    except (Py4JError, PySparkException, CommitFailedException) as error:
+    except (CommitFailedException, ValidationError, ArrowException) as error:
         raise HeadwaterError(
             f"{target.name} could not be changed ({type(error).__name__})",
             "run it again: it goes on from here. If it fails again, let nobody else write to the "
-            f"table, and look at Spark's log: {settings.logs / 'ingest.log'}",
+            "table",
         ) from None
 
 
@@ -261,12 +248,12 @@ def _alone(settings: Settings, plan: Plan, target: Target) -> Iterator[None]:
         yield
 
 
-def _tidy(catalog: "Catalog", target: Target, begun: set[str], hits: list[Hit]) -> int:
+def _tidy(catalog: Catalog, target: Target, begun: set[str], hits: list[Hit]) -> int:
     """Leave the newest snapshot and its files, and nothing else in which something was found."""
     table = catalog.load_table(target.name)
     history = set(Files(table).referred(history=True))
-    if target.how != "emptied" and lists_deleted_files(table):
-        forget_files(table)
+    if target.how != "emptied" and lists_removed_files(table):
+        commit_without_trace(catalog, table)
     _expire(catalog, target)
     files = Files(catalog.load_table(target.name))
     there, live = files.list(), files.referred(history=True)
@@ -281,10 +268,8 @@ def _tidy(catalog: "Catalog", target: Target, begun: set[str], hits: list[Hit]) 
     return files.remove(was_ours | orphans)
 
 
-def _expire(catalog: "Catalog", target: Target) -> None:
+def _expire(catalog: Catalog, target: Target) -> None:
     """All snapshots but the newest, and in bronze the newest that knows the position."""
-    from pyiceberg.exceptions import CommitFailedException
-
     for attempt in range(COMMIT_ATTEMPTS):
         table = catalog.load_table(target.name)
         try:

@@ -1,108 +1,97 @@
-"""Failed rows, judged anew by today's stream file, in one atomic commit."""
+"""Failed rows, decoded again by today's stream file, in one commit."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from headwater.rows.amend import amend
-from ingestion.decode import HEADERS_TYPE, KAFKA_COLUMNS, UNDECLARED
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.rows.rewrite import replaced, rewrite
+from ingestion.commit import Committer
+from ingestion.decode import Records
 from ingestion.errors import ERASED
-from ingestion.ledger import COORDINATES, OFFSETS, STAMP, next_stamp
-from ingestion.run import Landing
+from ingestion.formats.types import UTC_MICROSECONDS
+from ingestion.landing import Lander
 from ingestion.settings import Settings
-from ingestion.spark import quoted
 from ingestion.stream import Stream
-from ingestion.table import HEADERS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True)
+@dataclass
 class Replayed:
-    failed: int  # rows that were judged anew
-    resolved: int  # of these good now
-    changed: int  # of these failed for another reason than before
+    failed: int = 0  # rows that were decoded again
+    resolved: int = 0  # of these good now
+    changed: int = 0  # of these failed for another reason than before
 
 
 def replay(
-    spark: "SparkSession",
-    settings: Settings,
-    stream: Stream,
-    types: list[str],
-    since: datetime | None,
+    settings: Settings, stream: Stream, types: list[str], since: datetime | None
 ) -> Replayed:
     """Resolve what is good now, and keep the newest reason of what is not."""
-    from pyspark.sql import functions as F
+    committer = Committer(settings, stream)
+    lander = Lander(committer.plan)
+    stamp = committer.ledger.next_stamp()
+    done = Replayed()
 
-    landing = Landing(spark, settings, stream)
-    seen = landing.load_table().current_snapshot()
-    if seen is None:
-        return Replayed(0, 0, 0)
-    table = quoted(stream.table)
-    failed = (
-        spark.read.option("snapshot-id", seen.snapshot_id)
-        .table(table)
-        .where(f"_error_type is not null and _error_type <> '{ERASED}' and _resolved_at is null")
+    def change(rows: pa.Table) -> pa.Table | None:
+        places = pc.indices_nonzero(_is_wanted(rows, types, since))
+        if not len(places):
+            return None
+        failed = rows.take(places)
+        decoded = lander.decoder.decode(Records.from_rows(failed, stream.headers), stamp).rows
+        is_good = decoded["_error_type"].is_null()
+        is_same = pc.and_(
+            _equal(decoded["_error_type"], failed["_error_type"]),
+            _equal(decoded["_error_message"], failed["_error_message"]),
+        )
+        is_changed = pc.or_(is_good, pc.invert(is_same))
+        done.failed += len(places)
+        done.resolved += pc.sum(is_good).as_py()
+        done.changed += pc.sum(pc.and_not(is_changed, is_good)).as_py()
+        if not pc.any(is_changed).as_py():
+            return None
+        lander.forward(decoded)
+        decoded = _with_outcome(decoded, failed, stamp)
+        return replaced(rows, places.filter(is_changed), decoded.filter(is_changed))
+
+    try:
+        rewrite(
+            committer.ledger,
+            "_error_type is not null and _resolved_at is null",
+            change,
+            stamp,
+            before_commit=lander.flush,
+        )
+    finally:
+        lander.close()
+    return done
+
+
+def _is_wanted(rows: pa.Table, types: list[str], since: datetime | None) -> pa.Array:
+    """Failed rows that no replay has resolved and nobody has erased."""
+    kinds = rows["_error_type"]
+    wanted = pc.and_(
+        pc.fill_null(pc.not_equal(kinds, ERASED), False), rows["_resolved_at"].is_null()
     )
     if types:
-        failed = failed.where(F.col("_error_type").isin(types))
+        wanted = pc.and_(wanted, pc.is_in(kinds, pa.array(types, kinds.type)))
     if since is not None:
-        failed = failed.where(F.col("_ingested_at") >= F.lit(since))
-    stamp = next_stamp(landing.position.newest_stamp)
-    judged = _judge(landing, failed, stamp).persist()
-    try:
-        counts = judged.agg(
-            F.count(F.lit(1)),
-            F.count_if(F.col("_resolved_at").isNotNull()),
-            F.count_if(F.col("_is_changed")),
-            F.min("_old_ingested_at"),
-        ).first()
-        assert counts is not None  # noqa: S101
-        total, resolved, changed, oldest = counts
-        changes = judged.where("_resolved_at is not null or _is_changed")
-        if resolved or changed:
-            landing.forward(judged.where("_resolved_at is not null"))
-            offsets = json.dumps(landing.position.offsets)
-            marks = {OFFSETS: offsets, STAMP: stamp.isoformat()}
-            columns = [field.name for field in spark.table(table).schema]
-            with amend(spark, stream, seen.snapshot_id, "replay") as merge:
-                merge(changes.select(*columns), oldest, marks)
-        return Replayed(total, resolved, changed)
-    finally:
-        judged.unpersist()
+        wanted = pc.and_(
+            wanted, pc.greater_equal(rows["_ingested_at"], pa.scalar(since, UTC_MICROSECONDS))
+        )
+    return wanted
 
 
-def _judge(landing: Landing, failed: "DataFrame", stamp: datetime) -> "DataFrame":
-    """The failed rows as they would land today, beside their old error."""
-    from pyspark.sql import functions as F
+def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether two texts are equal; null equals nothing."""
+    return pc.fill_null(pc.equal(left, right.cast(left.type)), False)
 
-    if HEADERS.name not in failed.columns:  # the stream had none when these rows landed
-        failed = failed.withColumn(HEADERS.name, F.lit(None).cast(HEADERS_TYPE))
-    names = [*KAFKA_COLUMNS, "headers"]
-    records = failed.select(*(F.col(f"_kafka_{name}").alias(name) for name in names))
-    old = failed.select(
-        *COORDINATES,
-        F.col("_error_type").alias("_old_type"),
-        F.col("_error_message").alias("_old_message"),
-        F.col("_ingested_at").alias("_old_ingested_at"),
-    )
-    judged = landing.decode(records).drop(UNDECLARED).join(old, list(COORDINATES))
-    is_good = F.col("_error_type").isNull()
-    reason, old_reason = (
-        F.struct("_error_type", "_error_message"),
-        F.struct("_old_type", "_old_message"),
-    )
-    return judged.withColumns(
-        {
-            "_resolved_at": F.when(is_good, F.lit(stamp)),
-            "_is_changed": ~is_good & (reason != old_reason),
-            "_ingested_at": F.lit(stamp),
-            # What was wrong stays on record.
-            "_error_type": F.coalesce("_error_type", "_old_type"),
-            "_error_message": F.when(is_good, F.col("_old_message")).otherwise(
-                F.col("_error_message")
-            ),
-        }
-    )
+
+def _with_outcome(decoded: pa.Table, failed: pa.Table, stamp: datetime) -> pa.Table:
+    """A good row is resolved, and what was wrong stays on record."""
+    is_good = decoded["_error_type"].is_null()
+    resolved = pc.if_else(is_good, pa.scalar(stamp, UTC_MICROSECONDS), None)
+    columns = {name: decoded[name] for name in decoded.column_names}
+    for name in ("_error_type", "_error_message"):
+        old = failed[name].cast(pa.string())
+        columns[name] = pc.if_else(is_good, old, decoded[name])
+    return pa.table(columns | {"_resolved_at": resolved})

@@ -11,16 +11,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
 
-from headwater.rows.condition import Condition, judge
-from ingestion.errors import ERASED, HeadwaterError
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
+from pyiceberg.table import Table
+
+from headwater.rows.condition import Condition, fulfils, is_kept, judge
+from ingestion.errors import HeadwaterError
 from ingestion.ledger import COORDINATES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
-    from pyiceberg.table import Table
 
 RAW = ("_kafka_key", "_kafka_value", "_kafka_headers", "_error_message")
 # silver.dead_letters has the columns of bronze under the names that people know from elsewhere.
@@ -72,8 +78,7 @@ class Searched:
 class Files:
     """The files of one table as its store lists them, and those that the table refers to."""
 
-    def __init__(self, table: "Table") -> None:
-        from pyiceberg.io.pyarrow import PyArrowFileIO
+    def __init__(self, table: Table) -> None:
 
         self.table = table
         self._io = PyArrowFileIO(table.io.properties)
@@ -87,7 +92,6 @@ class Files:
         return self._parsed(location)[2]
 
     def list(self) -> dict[str, File]:
-        from pyarrow.fs import FileSelector
 
         keys = ("write.data.path", "write.metadata.path", "write.object-storage.path")
         places = {self.table.location(), *(self.table.properties.get(key, "") for key in keys)}
@@ -130,7 +134,6 @@ class Files:
 
     def remove(self, paths: set[str]) -> int:
         """Delete files, with the checksums beside them and the folders that become empty."""
-        from pyarrow.fs import LocalFileSystem
 
         for path in paths:
             folder, _, name = path.rpartition("/")
@@ -147,7 +150,6 @@ class Files:
 
     def _remove_empty(self, folders: set[str]) -> None:
         """The name of a folder may hold a value: a table partitioned by it has one for each."""
-        from pathlib import Path
 
         top = Path(self.path(self.table.location()))
         for folder in folders:
@@ -157,7 +159,7 @@ class Files:
                 at = at.parent
 
 
-def search(table: "Table", condition: Condition, by_text: bool, report: Report) -> Searched:
+def search(table: Table, condition: Condition, by_text: bool, report: Report) -> Searched:
     """Look for what fulfils the condition in all files under the table.
 
     `by_text` says that records are text, in which a number can be looked for.
@@ -187,7 +189,7 @@ class _Looker:
     """Looks into one file after the other. `is_data` is None for what the table does not know."""
 
     def __init__(
-        self, table: "Table", condition: Condition, by_text: bool, store: "FileSystem"
+        self, table: Table, condition: Condition, by_text: bool, store: FileSystem
     ) -> None:
         self._schema = table.schema()
         names = {one.name for one in self._schema.fields}
@@ -231,8 +233,6 @@ class _Looker:
     # Rows
 
     def _data_file(self, found: Searched, file: File, is_live: bool) -> int:
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         total = 0
         with self._store.open_input_file(file.path) as opened, pq.ParquetFile(opened) as parquet:
@@ -261,10 +261,8 @@ class _Looker:
         wanted = [*self._condition.columns, *COORDINATES, "_error_type"]
         return [name for name in wanted if name in self._own_names]
 
-    def _typed(self, group: "pa.Table", names: dict[str, str], size: int) -> "pa.Table":
+    def _typed(self, group: pa.Table, names: dict[str, str], size: int) -> pa.Table:
         """The columns under the names and types that the table has today; null where missing."""
-        import pyarrow as pa
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         found = {}
         for name in self._needed:
@@ -272,27 +270,18 @@ class _Looker:
             found[name] = group[names[name]].cast(kind) if name in names else pa.nulls(size, kind)
         return pa.table(found) if found else pa.table({"_": pa.nulls(size)})
 
-    def _fulfil(self, rows: "pa.Table") -> Any:
+    def _fulfil(self, rows: pa.Table) -> Any:
         """Which rows fulfil the condition; rows that were emptied fulfil none."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-        numbers = pa.array(range(rows.num_rows), pa.int64())
-        if self._bound is None:
-            return pc.less(numbers, 0)
-        wanted = rows.append_column("_row", numbers).filter(expression_to_pyarrow(self._bound))
-        return pc.and_(pc.is_in(numbers, wanted["_row"].combine_chunks()), _is_kept(rows))
+        return pc.and_(fulfils(rows, self._bound), is_kept(rows))
 
     def _failed(
-        self, rows: "pa.Table", fulfil: Any, parquet: Any, group: int, columns: dict[str, str]
+        self, rows: pa.Table, fulfil: Any, parquet: Any, group: int, columns: dict[str, str]
     ) -> tuple[list[tuple[str, int, int]], int]:
         """Failed records and tombstones that lack a column of the condition, by their bytes."""
-        import pyarrow.compute as pc
 
         if "_kafka_value" not in columns or not set(COORDINATES) <= set(rows.column_names):
             return [], 0
-        asked = pc.and_(pc.invert(fulfil), _is_kept(rows))
+        asked = pc.and_(pc.invert(fulfil), is_kept(rows))
         if self._bound is not None:
             nulls = [rows[name].is_null() for name in self._condition.columns]
             asked = pc.and_(asked, reduce(pc.or_, nulls))
@@ -324,7 +313,6 @@ class _Looker:
     # Metadata
 
     def _manifest(self, path: str, is_live: bool) -> str:
-        import fastavro
 
         exactly, loosely = self._bounds
         texts = {value for values in exactly.values() for value in values}
@@ -359,8 +347,6 @@ class _Looker:
 
         Another value may be cut to the same text, so that counts only for files that are gone.
         """
-        from pyiceberg.conversions import to_bytes
-
         exactly: dict[int, set[bytes]] = {}
         loosely: dict[int, set[bytes]] = {}
         for name, values in self._condition.values.items():
@@ -372,8 +358,8 @@ class _Looker:
             cut = {one[:BOUND_CHARACTERS] for one in texts}
             cut |= {one[:-1] + chr(ord(one[-1]) + 1) for one in cut if len(one) == BOUND_CHARACTERS}
             plain = (values - texts) | {one for one in texts if len(one) != BOUND_CHARACTERS}
-            exactly[number] = {_bound_bytes(to_bytes, kind, one) for one in plain}
-            loosely[number] = {_bound_bytes(to_bytes, kind, one) for one in {*values, *cut}}
+            exactly[number] = {to_bytes(kind, one) for one in plain}
+            loosely[number] = {to_bytes(kind, one) for one in {*values, *cut}}
         return exactly, loosely
 
     def _metadata(self, path: str) -> str:
@@ -387,8 +373,6 @@ class _Looker:
         return "the summary of a snapshot holds a value" if self._mentions(said) else ""
 
     def _in_path(self, path: str) -> str:
-        from urllib.parse import quote_plus
-
         for name, values in self._condition.values.items():
             if any(f"/{name}={quote_plus(str(value))}/" in path for value in values):
                 return "its folder is named by a value"
@@ -402,21 +386,7 @@ class _Looker:
             return bytes(stream.read())
 
 
-def _is_kept(rows: "pa.Table") -> Any:
-    """Rows that were not emptied."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if "_error_type" not in rows.column_names:
-        return pa.array([True] * rows.num_rows)
-    return pc.fill_null(pc.not_equal(rows["_error_type"], ERASED), True)
-
-
-def _bound_bytes(to_bytes: Any, kind: Any, value: Any) -> bytes:
-    return bytes(to_bytes(kind, value))
-
-
-def _by_field_id(found: "pa.Schema", schema: Any) -> dict[str, str]:
+def _by_field_id(found: pa.Schema, schema: Any) -> dict[str, str]:
     """Name of the column in the table -> its name in the file, which may be older."""
     names = {one.field_id: one.name for one in schema.fields}
     result = {}

@@ -8,7 +8,11 @@ have holes (transactions, compaction), so nothing is concluded from their arithm
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And, EqualTo, Not
+from pyiceberg.table import Table
 
 from ingestion.errors import ERASED, HeadwaterError
 from ingestion.kafka import (
@@ -26,9 +30,6 @@ from ingestion.origin import Gap, check_topics, gaps, retired_offsets, start_off
 from ingestion.settings import Settings
 from ingestion.stream import Stream
 from ingestion.table import HEADERS
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 REPORT_EVERY = 10_000
 
@@ -85,7 +86,7 @@ def spans(offsets: Iterable[int]) -> list[Span]:
 
 
 def verify(
-    settings: Settings, stream: Stream, table: "Table", report: Callable[[int, int], None]
+    settings: Settings, stream: Stream, table: Table, report: Callable[[int, int], None]
 ) -> Verified:
     """Compare the table as it is now with its topics, up to the position that it names.
 
@@ -204,7 +205,7 @@ def _merge(
 
 
 def _rows(
-    table: "Table", topic: str, partition: int, headers: bool
+    table: Table, topic: str, partition: int, headers: bool
 ) -> Iterator[tuple[int, int | None]]:
     """The rows of one partition by offset, each with a hash of what the record was.
 
@@ -212,8 +213,6 @@ def _rows(
 
     Sixteen bytes a row are held in memory.
     """
-    import pyarrow as pa
-
     columns = ("_kafka_offset", "_kafka_timestamp", "_kafka_key", "_kafka_value", "_error_type")
     scan = table.scan(
         _inside(topic, partition), selected_fields=(*columns, *((HEADERS.name,) if headers else ()))
@@ -245,10 +244,8 @@ def _rows(
         yield from zip(piece["offset"].to_pylist(), piece["hash"].to_pylist(), strict=True)
 
 
-def _strangers(table: "Table", places: Iterable[Partition]) -> int:
+def _strangers(table: Table, places: Iterable[Partition]) -> int:
     """Rows of topics and partitions that the table's own position does not know."""
-    from pyiceberg.expressions import AlwaysTrue, And, Not
-
     outside: Any = AlwaysTrue()
     for topic, number in places:
         outside = And(outside, Not(_inside(topic, number)))
@@ -256,7 +253,5 @@ def _strangers(table: "Table", places: Iterable[Partition]) -> int:
 
 
 def _inside(topic: str, partition: int) -> Any:
-    from pyiceberg.expressions import And, EqualTo
-
     equal: Any = EqualTo
     return And(equal(COORDINATES[0], topic), equal(COORDINATES[1], partition))

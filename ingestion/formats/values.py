@@ -8,6 +8,7 @@ remain by themselves. All ways agree on each value.
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -32,7 +33,8 @@ _ZONE = "(?:Z|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])"
 _NANOSECONDS = r"(\.[0-9]{6})[0-9]{1,3}([Z+-]|$)"
 _PLAIN_NUMBER = r"^-?[0-9]{1,38}(?:\.[0-9]{1,38})?$"
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_BEGINS_WITH_A_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]{1,40})(?:\.0+)?")
 _WIDE = pa.decimal256(76, 38)
 _MOST_DIGITS = Context(prec=200, rounding=ROUND_HALF_UP)
@@ -121,14 +123,15 @@ READERS: dict[str, Convert] = {
 
 def decimals(text: pa.Array, kind: pa.DataType) -> pa.Array:
     """Decimals, rounded half up to the scale; null where too many digits stand in front."""
-    try:
-        return text.cast(kind)
-    except pa.ArrowInvalid:
-        plain = pc.match_substring_regex(text, _PLAIN_NUMBER)
+    # Arrow crashes on exponents such as 1e-999999999.
+    plain = pc.match_substring_regex(text, _PLAIN_NUMBER)
+    if pc.all(plain).as_py() is not False:
+        with suppress(pa.ArrowInvalid):
+            return text.cast(kind)
     exact = _only(plain, text).cast(_WIDE)
     rounded = pc.round(exact, kind.scale, "half_towards_infinity")
-    end = pa.scalar(Decimal(10) ** (kind.precision - kind.scale), pa.decimal256(39, 0))
-    fits = pc.less(pc.abs(rounded), end)
+    largest = Decimal((0, (9,) * kind.precision, -kind.scale))
+    fits = pc.less_equal(pc.abs(rounded), pa.scalar(largest, _WIDE))
     return _convert_others(_only(fits, rounded).cast(kind), text, plain, _decimal(kind))
 
 
@@ -162,6 +165,7 @@ def times(text: pa.Array) -> pa.Array:
     """Times from ISO 8601, in UTC where the text names no zone."""
     for kind in (_NO_ZONE, UTC_MICROSECONDS):  # most often all texts of a topic look alike
         try:
+            text[:50].cast(kind)  # Arrow takes its time to refuse all of a block
             return text.cast(kind).cast(UTC_MICROSECONDS)
         except pa.ArrowInvalid:
             continue
@@ -184,12 +188,12 @@ def _time(text: str) -> pa.Scalar | None:
 
 
 def times_from_epoch(text: pa.Array, epoch: str) -> pa.Array:
-    """Times from numbers, rounded half up to microseconds; null beyond 18 digits of them."""
+    """Times from numbers, rounded half up to microseconds; null beyond what a timestamp can be."""
     scale = {"seconds": 6, "milliseconds": 3, "microseconds": 0}[epoch]
-    numbers = decimals(text, pa.decimal128(18, scale))
-    return (
-        pc.multiply(numbers, pa.scalar(Decimal(10**scale))).cast(pa.int64()).cast(UTC_MICROSECONDS)
-    )
+    numbers = decimals(text, pa.decimal128(19, scale))
+    most = pa.scalar(Decimal(2**63 - 1).scaleb(-scale), numbers.type)
+    kept = _only(pc.less_equal(pc.abs(numbers), most), numbers)
+    return pc.multiply(kept, pa.scalar(Decimal(10**scale))).cast(pa.int64()).cast(UTC_MICROSECONDS)
 
 
 # --- parts of a block -------------------------------------------------------------------------
@@ -197,6 +201,8 @@ def times_from_epoch(text: pa.Array, epoch: str) -> pa.Array:
 
 def _arrow(kind: pa.DataType) -> Convert:
     def read(text: str) -> pa.Scalar | None:
+        if not _BEGINS_WITH_A_DAY.match(text):  # a refusal by Arrow is slow
+            return None
         try:
             return pa.scalar(text, pa.string()).cast(kind)
         except pa.ArrowInvalid:

@@ -44,7 +44,7 @@ def dbt(env: dict[str, str], *arguments: str) -> Done:
 
 
 @pytest.fixture(scope="module")
-def built(spark: Any, settings: Settings, dbt_env: dict[str, str]) -> dict[str, str]:
+def built(settings: Settings, dbt_env: dict[str, str]) -> dict[str, str]:
     """A first wave in every layer."""
     shares = Shares(bad=0.05, late=0.05, duplicates=0.1)
     for stream in load_streams():
@@ -122,7 +122,7 @@ def test_a_second_run_makes_no_commit(built: dict[str, str], settings: Settings)
 
 
 def test_a_late_row_touches_its_minute_and_no_other(
-    built: dict[str, str], settings: Settings, spark: Any
+    built: dict[str, str], settings: Settings
 ) -> None:
     before = bars(settings)
     key = next(iter(sorted(before)))
@@ -144,7 +144,7 @@ def test_a_late_row_touches_its_minute_and_no_other(
 
 
 def test_a_replayed_record_flows_on_to_silver_and_gold(
-    built: dict[str, str], settings: Settings, spark: Any, tmp_path: Path
+    built: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
     """It lacks its ticker, which the key has; the stream file learns to look there."""
     before = bars(settings)
@@ -162,9 +162,9 @@ def test_a_replayed_record_flows_on_to_silver_and_gold(
         )
     )
     mended = load_stream(file)
-    done = replay(spark, settings, mended, ["schema_error"], None)
+    done = replay(settings, mended, ["schema_error"], None)
     assert done.resolved >= 1
-    assert replay(spark, settings, mended, ["schema_error"], None).resolved == 0
+    assert replay(settings, mended, ["schema_error"], None).resolved == 0
     dbt(built, "run", "--select", "stg_stocks__prices+")
     after = bars(settings)
     assert after["AAPL", minute][3:5] == (Decimal("7.500000"), 1)
@@ -203,7 +203,7 @@ RECONCILED = ("--select", "test_type:singular", "test_name:holds_every_record_of
 
 
 def test_reconciliation_holds_while_bronze_is_ahead(
-    built: dict[str, str], settings: Settings, spark: Any
+    built: dict[str, str], settings: Settings
 ) -> None:
     for stream in load_streams():
         produce(settings, stream.name, 100, None, 22, Shares(bad=0.2), lambda _: None)

@@ -8,17 +8,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import SparkSession
 
 from headwater.rows.backfill import backfill
 from headwater.rows.dead_letters import dead_letters, reasons
 from headwater.rows.replay import Replayed, replay
 from ingestion import lease
-from ingestion import replay as replay_module
 from ingestion.catalog import open_catalog
 from ingestion.errors import ERROR_TYPES, HeadwaterError, TableMovedError
 from ingestion.lease import Board, hold, turn
-from ingestion.ledger import read_position
+from ingestion.ledger import Ledger, read_position
+from ingestion.offsets import Offsets
 from ingestion.run import Run
 from ingestion.settings import Settings
 from ingestion.stream import Stream, load_stream
@@ -26,6 +25,7 @@ from tests.conftest import HEADWATER, run
 from tests.integration.outside import (
     assert_table_is_topic,
     behind,
+    drop,
     land,
     meanwhile,
     read_table,
@@ -50,10 +50,10 @@ rules:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, spark: SparkSession) -> Iterator[Path]:
+def folder(tmp_path: Path, settings: Settings) -> Iterator[Path]:
     yield tmp_path
     for file in tmp_path.glob("*.yml"):
-        spark.sql(f"drop table if exists lake.bronze.{file.stem} purge")
+        drop(settings, f"bronze.{file.stem}")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def name() -> str:
     return f"d_{uuid4().hex[:8]}"
 
 
-def write(folder: Path, name: str, most: int = 10, expression: str = "n div 2") -> Stream:
+def write(folder: Path, name: str, most: int = 10, expression: str = "n // 2") -> Stream:
     file = folder / f"{name}.yml"
     file.write_text(FILE.format(name=name, most=most, expression=expression))
     return load_stream(file)
@@ -80,7 +80,7 @@ def snapshots(settings: Settings, stream: Stream) -> int:
 
 
 def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
-    spark: SparkSession, settings: Settings, folder: Path, name: str
+    settings: Settings, folder: Path, name: str
 ) -> None:
     stream = write(folder, name)
     send(settings, name, *records(1, 2, 50, 60, 500), b"broken", b'{"n": "x"}')
@@ -89,7 +89,7 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
     position = read_position(open_catalog(settings).load_table(stream.table))
 
     mended = write(folder, name, most=100)
-    assert replay(spark, settings, mended, [], None) == Replayed(failed=5, resolved=2, changed=0)
+    assert replay(settings, mended, [], None) == Replayed(failed=5, resolved=2, changed=0)
     after = rows(settings, mended)
     for value in records(50, 60):
         row = after[value]
@@ -101,7 +101,7 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
     assert_table_is_topic(settings, stream.table, name)
 
     commits = snapshots(settings, stream)
-    assert replay(spark, settings, mended, [], None) == Replayed(failed=3, resolved=0, changed=0)
+    assert replay(settings, mended, [], None) == Replayed(failed=3, resolved=0, changed=0)
     assert snapshots(settings, stream) == commits
     table = open_catalog(settings).load_table(stream.table)
     assert read_position(table).offsets == position.offsets
@@ -110,32 +110,31 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
     assert land(settings, mended).progress.rows == 1  # the stream goes on from there
 
 
-def test_names_may_be_words_of_sql(
-    spark: SparkSession, settings: Settings, tmp_path: Path, name: str
-) -> None:
+def test_names_may_be_words_of_sql(settings: Settings, tmp_path: Path, name: str) -> None:
     """A stream `select` with a column `table`: landed, judged anew, backfilled."""
     file = tmp_path / "select.yml"
-    text = FILE.format(name=name, most=10, expression='"`table` div 2"').replace("  n:", "  table:")
-    file.write_text(text.replace("n < 10", '"`table` < 10"'))
+    text = FILE.format(name=name, most=10, expression='"table // 2"').replace("  n:", "  table:")
+    file.write_text(text.replace("n < 10", '"table < 10"'))
     send(settings, name, b'{"table": 1}', b'{"table": 50}', partitions=1)
     land(settings, load_stream(file))
     file.write_text(file.read_text().replace("< 10", "< 100"))
     mended = load_stream(file)
-    assert replay(spark, settings, mended, [], None) == Replayed(1, 1, 0)
-    spark.sql("delete from lake.bronze.`select` where _kafka_offset = 0")
-    first, last = ({name: {"0": offset}} for offset in (0, 2))
-    assert backfill(settings, mended, first, last, lambda *_: None).progress.rows == 1
+    assert replay(settings, mended, [], None) == Replayed(1, 1, 0)
+    open_catalog(settings).load_table("bronze.select").delete("_kafka_offset = 0")
+    first, last = (Offsets({(name, 0): offset}) for offset in (0, 2))
+    added, _ = backfill(settings, mended, first, last, lambda *_: None)
+    assert added.rows == 1
     assert verified(settings, mended) == 2
-    spark.sql("drop table lake.bronze.`select` purge")
+    drop(settings, "bronze.select")
 
 
 def test_what_fails_for_another_reason_keeps_the_newest_one(
-    spark: SparkSession, settings: Settings, folder: Path, name: str
+    settings: Settings, folder: Path, name: str
 ) -> None:
     send(settings, name, *records(50, 60))
     land(settings, write(folder, name))
-    stricter = write(folder, name, expression="case when n < 55 then n div 2 end", most=5)
-    assert replay(spark, settings, stricter, [], None) == Replayed(2, 0, 1)
+    stricter = write(folder, name, expression="case when n < 55 then n // 2 end", most=5)
+    assert replay(settings, stricter, [], None) == Replayed(2, 0, 1)
     after = rows(settings, stricter)
     assert after[records(60)[0]]["_error_type"] == "transformation_error"
     assert after[records(60)[0]]["_resolved_at"] is None
@@ -143,33 +142,32 @@ def test_what_fails_for_another_reason_keeps_the_newest_one(
 
 
 def test_a_replay_fills_columns_that_the_mended_file_adds(
-    spark: SparkSession, settings: Settings, folder: Path, name: str
+    settings: Settings, folder: Path, name: str
 ) -> None:
     send(settings, name, *records(1, 50), headers=[("h", b"1")])
     land(settings, write(folder, name))
     file = write(folder, name, most=100).file
     twice = "  twice: {type: bigint, description: Twice it., expression: n * 2}\nrules:"
     file.write_text(file.read_text().replace("rules:", twice) + "headers: true\n")
-    assert replay(spark, settings, load_stream(file), [], None).resolved == 1
+    assert replay(settings, load_stream(file), [], None).resolved == 1
     after = rows(settings, load_stream(file))
     assert after[records(50)[0]]["twice"] == 100
     assert after[records(1)[0]]["twice"] is None
 
 
 def test_a_replay_of_one_type_or_of_late_rows_leaves_the_others(
-    spark: SparkSession, settings: Settings, folder: Path, name: str
+    settings: Settings, folder: Path, name: str
 ) -> None:
     send(settings, name, *records(50))
     land(settings, write(folder, name))
     mended = write(folder, name, most=100)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    assert replay(spark, settings, mended, ["schema_error"], None).failed == 0
-    assert replay(spark, settings, mended, [], tomorrow).failed == 0
-    assert replay(spark, settings, mended, ["validation_error"], None).resolved == 1
+    assert replay(settings, mended, ["schema_error"], None).failed == 0
+    assert replay(settings, mended, [], tomorrow).failed == 0
+    assert replay(settings, mended, ["validation_error"], None).resolved == 1
 
 
 def test_a_replay_that_was_overtaken_changes_nothing(
-    spark: SparkSession,
     settings: Settings,
     folder: Path,
     name: str,
@@ -178,16 +176,17 @@ def test_a_replay_that_was_overtaken_changes_nothing(
     send(settings, name, *records(50))
     land(settings, write(folder, name))
     mended = write(folder, name, most=100)
-    amend = replay_module.amend
+    commit = Ledger.commit
 
-    def slow(*arguments: Any) -> Any:
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(Ledger, "commit", commit)
         send(settings, name, *records(1))
         land(settings, mended)  # a writer that asked nobody
-        return amend(*arguments)
+        return commit(*arguments)
 
-    monkeypatch.setattr(replay_module, "amend", slow)
+    monkeypatch.setattr(Ledger, "commit", overtaken)
     with pytest.raises(TableMovedError):
-        replay(spark, settings, mended, [], None)
+        replay(settings, mended, [], None)
     table = open_catalog(settings).load_table(mended.table)
     assert list(table.refs()) == ["main"]
     assert rows(settings, mended)[records(50)[0]]["_resolved_at"] is None
@@ -291,7 +290,7 @@ def test_a_turn_is_lent_and_given_back(settings: Settings, name: str) -> None:
 
 
 def test_a_stream_whose_position_moved_during_a_turn_stops(
-    spark: SparkSession, settings: Settings, folder: Path, name: str
+    spark: Any, settings: Settings, folder: Path, name: str
 ) -> None:
     stream = write(folder, name)
     send(settings, name, *records(1))
@@ -332,7 +331,7 @@ def test_a_message_is_counted_by_what_it_complains_of(
 def test_errors_counts_by_type_and_rule_and_shows_samples(
     settings: Settings, stack: dict[str, str], folder: Path, name: str
 ) -> None:
-    stream = write(folder, name, expression="case when n < 55 then n div 2 end")
+    stream = write(folder, name, expression="case when n < 55 then n // 2 end")
     send(settings, name, *records(1, 50, 51, 60), b"\xff\x00bro", b'{"n": "x"}', b'{"m": 1}')
     land(settings, stream)
     found = dead_letters(open_catalog(settings).load_table(stream.table), [], None, samples=1)

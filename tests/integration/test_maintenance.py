@@ -17,12 +17,13 @@ from pyspark.sql import SparkSession
 from headwater import maintain
 from headwater.dbt import parsed_project, run_dbt
 from headwater.rows.backfill import backfill
-from headwater.rows.verify import verify
+from headwater.rows.verify import committed_records, verify
 from ingestion import ledger
 from ingestion.catalog import open_catalog
 from ingestion.errors import HeadwaterError
-from ingestion.kafka import committed_records, end_offsets
+from ingestion.kafka import Range, end_offsets
 from ingestion.ledger import newest_marked, read_position
+from ingestion.offsets import Offsets
 from ingestion.settings import Settings
 from ingestion.stream import Maintenance, Retention, Stream
 from ingestion.table import ensure_table
@@ -292,10 +293,10 @@ def test_retention_of_a_stream_moves_no_position_and_nothing_comes_back(
     assert found.is_exact
     assert sum(one.retired for one in found.partitions) == 40
     assert sum(one.checked for one in found.partitions) == 20
-    begin = {topic: dict.fromkeys(before[topic], 0)}
+    begin = Offsets(dict.fromkeys(before, 0))
     end = read_position(load(settings, stream.table)).offsets
-    done = backfill(settings, stream, begin, end, lambda *_: None).progress
-    assert (done.rows, done.retired) == (0, 40)
+    added, retired = backfill(settings, stream, begin, end, lambda *_: None)
+    assert (added.rows, retired) == (0, 40)
 
 
 def test_a_table_that_fails_does_not_stop_the_others(
@@ -371,7 +372,7 @@ def commit_one_by_one(settings: Settings, stream: Stream, commits: int) -> None:
             "_kafka_value": record.value(),
         }
         for record in committed_records(
-            settings, topic, 0, 0, end_offsets(settings, {topic: [0]})[topic]["0"]
+            settings, Range(topic, 0, 0, end_offsets(settings, {topic: [0]})[topic, 0])
         )
     ]
     size = len(records) // commits
@@ -383,8 +384,8 @@ def commit_one_by_one(settings: Settings, stream: Stream, commits: int) -> None:
                 part = records[first : first + size]
                 stamp = began + timedelta(seconds=first)
                 rows = [{**row, "_ingested_at": stamp} for row in part]
-                end = {topic: {"0": part[-1]["_kafka_offset"] + 1}}
-                marks = {ledger.OFFSETS: json.dumps(end), ledger.STAMP: stamp.isoformat()}
+                end = Offsets({(topic, 0): part[-1]["_kafka_offset"] + 1})
+                marks = {ledger.OFFSETS: end.to_text(), ledger.STAMP: stamp.isoformat()}
                 transaction.append(
                     pa.Table.from_pylist(rows, schema=table.schema().as_arrow()),
                     snapshot_properties=marks,

@@ -12,7 +12,6 @@ from typing import Any
 
 import fastavro
 import pytest
-from pyspark.sql import SparkSession
 
 from demo.generators import GENERATORS, Shares, spread_clock
 from headwater.rows.replay import replay
@@ -158,7 +157,7 @@ def project_env(stack: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_increments_end_in_the_same_tables_as_a_full_refresh(
-    spark: SparkSession, settings: Settings, project_env: dict[str, str]
+    settings: Settings, project_env: dict[str, str]
 ) -> None:
     streams = load_streams()
     source = Waves(seed=7)
@@ -174,7 +173,7 @@ def test_increments_end_in_the_same_tables_as_a_full_refresh(
         check_history(settings)
         if number == REPLAYED_AFTER:
             for stream in streams:
-                replay(spark, settings, lenient(stream), ["validation_error"], None)
+                replay(settings, lenient(stream), ["validation_error"], None)
             build(project_env)
     assert (
         read_table(settings, "gold.dim_sensors_history").num_rows

@@ -118,8 +118,8 @@ def expire(catalog: Catalog) -> None:
 def landed(catalog: Catalog) -> list[tuple[int, int]]:
     """The coordinates of all rows, in their order."""
     table = catalog.load_table(NAME).scan().to_arrow()
-    pairs = zip(table["_kafka_partition"].to_pylist(), table["_kafka_offset"].to_pylist(), strict=1)
-    return sorted(pairs)
+    columns = (table[name].to_pylist() for name in ("_kafka_partition", "_kafka_offset"))
+    return sorted(zip(*columns, strict=True))
 
 
 def upto(*ends: int) -> list[tuple[int, int]]:

@@ -1,10 +1,11 @@
-"""A condition says whose rows are meant, in Spark, in files and in the bytes of failed records."""
+"""A condition says whose rows are meant, in files and in the bytes of failed records."""
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from headwater.rows.condition import Condition, as_sql, judge, read_condition
+from headwater.rows.condition import Condition, fulfils, judge, read_condition
 from ingestion.errors import ConditionError
 from ingestion.stream import load_streams
 from ingestion.table import _schema
@@ -41,13 +42,17 @@ def test_what_means_no_rows_of_someone_is_refused(text: str, expected: str) -> N
     assert caught.value.exit_code == 2
 
 
-def test_values_reach_spark_as_bytes() -> None:
+def test_rows_are_told_by_their_columns() -> None:
     bound = condition("user_id = 'O''Brien' and (value > 5 or source_app is null)").bind(SCHEMA)
-    sql = as_sql(bound)
-    assert "Brien" not in sql
-    name = b"O'Brien".hex()
-    assert sql.startswith(f"(`user_id` = cast(X'{name}' as string) and (")
-    assert sql.endswith("(`value` > cast('5.0' as double) or `source_app` is null))")
+    rows = pa.table(
+        {
+            "user_id": ["O'Brien", "O'Brien", "O'Brien", "Brien", None],
+            "value": [6.0, 5.0, 5.0, 6.0, 6.0],
+            "source_app": ["a", None, "a", "a", None],
+        }
+    )
+    assert fulfils(rows, bound).to_pylist() == [True, True, False, False, False]
+    assert fulfils(rows, None).to_pylist() == [False] * 5
 
 
 def told(text: str, raw: bytes, by_text: bool = True, **columns: Any) -> bool | None:

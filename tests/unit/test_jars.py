@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater import jars
+from headwater.local import jars
 from ingestion.errors import HeadwaterError
 from ingestion.settings import Settings
 

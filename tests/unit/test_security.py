@@ -1,4 +1,4 @@
-"""How settings become the options of the two Kafka clients."""
+"""How settings become the options of the Kafka client."""
 
 import sys
 from pathlib import Path
@@ -7,21 +7,19 @@ from types import SimpleNamespace
 import pytest
 from pydantic import SecretStr
 
-from headwater.local.jars import needed_sets
 from ingestion.errors import HeadwaterError
 from ingestion.kafka import client_options
-from ingestion.security import java_environment, java_options, librdkafka_options
+from ingestion.security import librdkafka_options
 from ingestion.settings import Settings
 
 MSK = "b-1.lake.abc.c2.kafka.eu-west-1.amazonaws.com:9098"
 
 
-def test_without_security_spark_gets_no_option_and_no_variable() -> None:
-    assert java_options(Settings()) == {}
-    assert java_environment(Settings()) == {}
+def test_without_security_nothing_is_asked_of_the_broker() -> None:
+    assert librdkafka_options(Settings()) == {"security.protocol": "PLAINTEXT"}
 
 
-def test_no_secret_is_an_option_of_spark() -> None:
+def test_each_setting_is_an_option_of_the_client() -> None:
     settings = Settings(
         kafka_bootstrap_servers="broker:9093",
         kafka_security_protocol="SASL_SSL",
@@ -32,28 +30,16 @@ def test_no_secret_is_an_option_of_spark() -> None:
         kafka_key_file=Path("/a folder/key.pem"),
         kafka_key_password=SecretStr("hidden-two"),
     )
-    options = java_options(settings)
-    assert "hidden" not in str(options)
-    assert options["sasl.jaas.config"] == "${env:KAFKA_JAAS_CONFIG}"
-    assert options["ssl.keystore.key"] == "${dir:/a folder:key.pem}"
-    environment = java_environment(settings)
-    assert 'password="hidden-one";' in environment["KAFKA_JAAS_CONFIG"]
-    assert environment["KAFKA_KEY_PASSWORD"] == "hidden-two"  # noqa: S105
-    assert librdkafka_options(settings)["sasl.password"] == "hidden-one"
-
-
-def test_msk_with_iam_is_four_options_and_its_jars() -> None:
-    settings = Settings(kafka_bootstrap_servers=MSK)
-    assert java_options(settings) == {
+    assert librdkafka_options(settings) == {
         "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "AWS_MSK_IAM",
-        "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
-        "sasl.client.callback.handler.class": (
-            "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
-        ),
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "hidden-one",
+        "ssl.certificate.location": "/a folder/chain.pem",
+        "ssl.key.location": "/a folder/key.pem",
+        "ssl.key.password": "hidden-two",
     }
-    assert java_environment(settings) == {}
-    assert needed_sets(settings) == ["spark", "msk"]
+    assert "hidden" not in repr(settings)
 
 
 def test_msk_without_the_signer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

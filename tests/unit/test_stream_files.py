@@ -98,9 +98,31 @@ def test_a_good_file_names_its_stream_and_table(tmp_path: Path) -> None:
             ["maintenance.sort_by: wort is not a column"],
         ),
         (("topic: words", "topic: words\nretention: {hours: 5}"), 3, ["retention.hours"]),
-        (("format: json", "format: json\n  schema: x.avsc"), 5, ["only the format avro"]),
+        (
+            ("format: json", "format: json\n  schema: x.avsc"),
+            5,
+            ["only the formats avro and protobuf"],
+        ),
         (("format: json", "format: avro"), 3, ["value.schema", "needs a schema"]),
         (("format: json", "format: avro\n  schema: x.avsc"), 5, ["x.avsc", "No such file"]),
+        (("format: json", "format: protobuf"), 3, ["value.schema", "needs `schema: registry`"]),
+        (("type: string", "type: string\n    epoch: seconds"), 6, ["epoch says what a number"]),
+        (("type: string", "type: timestamp\n    epoch: hours"), 8, ["'hours'", "'seconds'"]),
+        (
+            ("type: string", "type: timestamp\n    expression: now()\n    epoch: seconds"),
+            6,
+            ["in a timestamp from the record"],
+        ),
+        (
+            ("type: string", "type: int\n    between: [2020-01-01, 2021-01-01]"),
+            6,
+            ["between bounds a date or a timestamp, and this is int"],
+        ),
+        (
+            ("type: string", "type: date\n    between: [2021-01-01, 2020-01-01]"),
+            8,
+            ["columns.word.between", "write two days such as [1900-01-01, 2200-01-01]"],
+        ),
         (
             ("topic: words", "topic: words\nkey: {format: text}"),
             3,

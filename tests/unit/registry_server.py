@@ -8,6 +8,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+
+def protobuf_answer(
+    file: FileDescriptorProto, serialized: bool = True, **more: Any
+) -> dict[str, Any]:
+    text = base64.b64encode(file.SerializeToString()).decode() if serialized else None
+    return {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";', "serialized": text, **more}
+
 
 class RegistryServer(ThreadingHTTPServer):
     def __init__(self, login: str | None = None) -> None:
@@ -25,6 +34,12 @@ class RegistryServer(ThreadingHTTPServer):
     def register(self, number: int, schema: Any, **more: Any) -> None:
         self.schemas[number] = {"schema": json.dumps(schema), **more}
 
+    def register_file(
+        self, number: int, file: FileDescriptorProto, serialized: bool = True, **more: Any
+    ) -> None:
+        """A Protobuf file, which an older registry has as its .proto text only."""
+        self.schemas[number] = protobuf_answer(file, serialized, **more)
+
 
 class Handler(BaseHTTPRequestHandler):
     server: RegistryServer
@@ -37,7 +52,8 @@ class Handler(BaseHTTPRequestHandler):
             expected = "Basic " + base64.b64encode(self.server.login.encode()).decode()
             if self.headers.get("Authorization") != expected:
                 return self._answer(401, {"error_code": 401})
-        match self.path.strip("/").split("/"):
+        path, _, query = self.path.partition("?")
+        match path.strip("/").split("/"):
             case ["schemas", "ids", number]:
                 found = self.server.schemas.get(int(number))
             case ["subjects", subject, "versions", version]:
@@ -46,7 +62,10 @@ class Handler(BaseHTTPRequestHandler):
                 found = None
         if found is None:
             return self._answer(404, {"error_code": 40403, "message": "Schema not found"})
-        return self._answer(200, found)
+        answer = {key: value for key, value in found.items() if key != "serialized"}
+        if "format=serialized" in query and found.get("serialized"):
+            answer["schema"] = found["serialized"]
+        return self._answer(200, answer)
 
     def _answer(self, status: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
@@ -63,6 +82,6 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def registry_server(login: str | None = None) -> Iterator[RegistryServer]:
     with RegistryServer(login) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
