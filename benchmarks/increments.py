@@ -24,11 +24,12 @@ import psutil
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import ingestion
+from benchmarks import results
 from benchmarks.measure import watch_headwater
 from benchmarks.scans import REPORTING, Scans
 from demo.generators import GENERATORS, Shares, spread_clock
 from demo.produce import send
-from headwater.console import console, table
+from headwater.console import console
 from headwater.dbt import run_dbt
 from headwater.local.services import borrowed_stack, wait_ready
 from ingestion.catalog import open_catalog
@@ -153,8 +154,7 @@ def report(lakes: list[Lake]) -> None:
     columns = ["", *(f"CPU s, {lake.scale}x" for lake in lakes), f"{last.scale}x / {first.scale}x"]
     columns += [f"files, {lake.scale}x" for lake in lakes]
     title = f"The same wave of {WAVE} records a stream, with {DAYS} days of history and more"
-    console.width = max(console.width, 130)  # names in one piece
-    console.print(table(title, columns, rows))
+    results.report(title, columns, rows)
 
 
 def main() -> None:

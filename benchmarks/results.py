@@ -60,7 +60,8 @@ def write_section(name: str, markdown: str) -> None:
 
 def _circumstances() -> str:
     module = Path(sys.argv[0]).stem
-    command = " ".join(["python -m", f"benchmarks.{module}", *sys.argv[1:]])
+    arguments = [Path(word).name if word.startswith("/") else word or "''" for word in sys.argv[1:]]
+    command = " ".join(["python -m", f"benchmarks.{module}", *arguments])
     gigabytes = psutil.virtual_memory().total / 2**30
     python = ".".join(map(str, sys.version_info[:3]))
     return (

@@ -280,15 +280,17 @@ def init(streams: tuple[str, ...]) -> None:
     """Create the bronze tables of STREAMS (all by default), or fit them to their stream files.
 
     A new column is added; int widens to bigint, float to double, decimal to more digits; comments
-    and table properties follow the file. Anything else is refused, and nothing is changed. `ingest`
-    does the same before its first batch.
+    and table properties follow the file. Anything else is refused, and nothing is changed. Rules
+    and derived columns are checked as well. `ingest` does the same before its first batch.
     """
+    from ingestion.decode import check_stream
     from ingestion.lease import hold
     from ingestion.stream import load_streams
     from ingestion.table import ensure_table
 
     rows = []
     for stream in load_streams(list(streams)):
+        check_stream(stream)
         with hold(settings(), stream.name, "init"):
             made = ensure_table(settings(), stream)
         rows.append((stream.table, stream.topic_text, len(made.schema().fields), made.location()))
@@ -306,7 +308,7 @@ def ingest(
 ) -> None:
     """Land Kafka records in the bronze tables of STREAMS (all of them by default).
 
-    Where to go on stands in the tables themselves: start it after any crash and no record is
+    The resume position is stored in the tables: start it after any crash and no record is
     missed or doubled. Records that cannot be decoded or break a rule land too, as error rows.
     Ctrl-C, SIGTERM or `headwater stop` lets the batch under way commit and ends.
 
@@ -462,7 +464,7 @@ def stop(streams: tuple[str, ...], seconds: int) -> None:
 )
 @click.option("--no-follow", is_flag=True, help="End at the newest record.")
 def tail(stream: str, last: int, no_follow: bool) -> None:
-    """Print records of STREAM as they come to its topics, Avro as JSON. Ctrl-C ends it.
+    """Print records of STREAM as they come, Avro and Protobuf as JSON. Ctrl-C ends it.
 
     \b
     headwater tail stocks
@@ -557,8 +559,8 @@ def errors(
 ) -> None:
     """Show failed records of STREAMS (all by default): how many, why, and some of them.
 
-    Each failed record is a row of its bronze table, with its bytes and the reason. After you have
-    mended the stream file, `headwater replay` judges them anew.
+    Each failed record is a row of its bronze table, with its bytes and the reason. After a fix in
+    the stream file, `headwater replay` decodes them again.
     """
     from headwater.rows.dead_letters import dead_letters
     from headwater.rows.readable import Readable
@@ -595,7 +597,7 @@ def errors(
 )
 @click.option("--since", type=SINCE, metavar="TIME", help="Only rows written then or later; UTC.")
 def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
-    """Judge the failed records of STREAM anew, with today's stream file, in one commit.
+    """Decode the failed records of STREAM again, by the stream file of today, in one commit.
 
     What is good now gets its columns and the time in `_resolved_at`, and flows on to silver and
     gold at the next `dbt run`. What is not keeps its newest reason. A running `headwater ingest`
@@ -606,10 +608,10 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
 
     (chosen,) = load_streams([stream])
 
-    from headwater.rows.replay import replay as judge
+    from headwater.rows.replay import replay as decode_again
 
     with turn(settings(), stream, "replay"), console.status("Replaying"):
-        done = judge(settings(), chosen, list(types), _utc(since))
+        done = decode_again(settings(), chosen, list(types), _utc(since))
     rows = [
         ("good now", done.resolved),
         ("failed for another reason", done.changed),

@@ -90,6 +90,7 @@ class Ledger:
         stamp: datetime,
         added: Sequence[DataFile],
         removed: Sequence[DataFile] = (),
+        without_trace: bool = False,
     ) -> Snapshot:
         """One snapshot with these files, after which the stream stands at `end`, or an error.
 
@@ -107,7 +108,7 @@ class Ledger:
                 attempt = None
                 try:
                     table, old = self._thinned(table, stamp)
-                    attempt = stage(table, added, removed, mark)
+                    attempt = stage(table, added, removed, mark, without_trace)
                     landed: Snapshot | None = attempt.snapshot
                     updates = _next(table, attempt.snapshot, old)
                     before, table = table, send(self.catalog, table, updates)
@@ -194,6 +195,12 @@ def send(catalog: Catalog, table: Table, updates: tuple[TableUpdate, ...]) -> Ta
     with suppress(Exception):  # it is committed, whatever becomes of the old files
         catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
     return Table(table.name(), answer.metadata, answer.metadata_location, table.io, catalog)
+
+
+def commit_without_trace(catalog: Catalog, table: Table) -> None:
+    """A commit of no rows, whose manifests do not describe files that were taken out."""
+    staged = stage(table, (), (), {}, without_trace=True)
+    send(catalog, table, _next(table, staged.snapshot, ()))
 
 
 def _claim(table: Table) -> tuple[TableRequirement, ...]:

@@ -52,8 +52,13 @@ def stage(
     added: Sequence[DataFile],
     removed: Sequence[DataFile],
     properties: Mapping[str, str],
+    without_trace: bool = False,
 ) -> Staged:
-    """Written on top of the table's current snapshot; each removed file must still be in it."""
+    """Written on top of the table's current snapshot; each removed file must still be in it.
+
+    A manifest lists the files that were taken out with the bounds of their columns. `without_trace`
+    leaves them out of the new snapshot, those of earlier commits as well.
+    """
     parent = table.current_snapshot()
     writer = _Writer(table)
     manifests = [
@@ -61,7 +66,7 @@ def stage(
         for manifest in (parent.manifests(table.io) if parent else [])
         if manifest.has_added_files() or manifest.has_existing_files()
     ]
-    manifests, gone = writer.without(manifests, removed)
+    manifests, gone = writer.without(manifests, removed, without_trace)
     manifests = writer.merged(manifests)
     manifests = writer.adding(added) + manifests
     snapshot = Snapshot(
@@ -114,15 +119,16 @@ class _Writer:
         return [self._manifest(spec_id, entries) for spec_id, entries in by_spec.items()]
 
     def without(
-        self, manifests: list[ManifestFile], removed: Sequence[DataFile]
+        self, manifests: list[ManifestFile], removed: Sequence[DataFile], without_trace: bool
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """Those that held a removed file are written again and say so."""
         missing = {file.file_path for file in removed}
         kept, gone = [], []
         for manifest in manifests:
-            entries = self._live_entries(manifest) if missing else []
+            is_cleaned = without_trace and bool(manifest.deleted_files_count)
+            entries = self._live_entries(manifest) if missing or is_cleaned else []
             hit = [entry for entry in entries if entry.data_file.file_path in missing]
-            if not hit:
+            if not hit and not is_cleaned:
                 kept.append(manifest)
                 continue
             for entry in hit:
@@ -130,7 +136,10 @@ class _Writer:
                 entry.snapshot_id = self.snapshot_id
                 gone.append(entry.data_file)
                 missing.discard(entry.data_file.file_path)
-            kept.append(self._manifest(manifest.partition_spec_id, entries))
+            if without_trace:
+                entries = [one for one in entries if one.status != ManifestEntryStatus.DELETED]
+            if entries:
+                kept.append(self._manifest(manifest.partition_spec_id, entries))
         if missing:
             raise FilesGoneError(", ".join(sorted(missing)))
         return kept, gone

@@ -1,7 +1,7 @@
 """Where a table's rows come from: its topics, where reading them began, and what was lost of them.
 
-All of it stands in the table's properties. Before each run it is compared with the broker: a topic
-that was made anew, or records that are gone before they were read, stop the stream with a reason.
+The table's properties hold all of it. Before each run it is compared with the broker: a topic that
+was created again, or records that are gone before they were read, stop the stream with a reason.
 """
 
 import json
@@ -68,7 +68,7 @@ def stream_partitions(settings: Settings, stream: Stream) -> Partitions:
 
 
 def origin(settings: Settings, stream: Stream) -> dict[str, str]:
-    """Where the stream begins, as offsets, settled once: a restart must not settle it anew.
+    """Where the stream begins, as offsets, decided once: a restart keeps them.
 
     A topic that does not exist yet begins, whenever it comes, with its first record.
     """
@@ -118,8 +118,8 @@ def check_topics(
             name = ".".join(table.name()[-2:])
             raise TopicChangedError(
                 f"topic {topic} was deleted and created again since {name} was filled from it "
-                f"(its id was {known[topic]} and is {now}): its offsets begin anew, so its records "
-                "cannot be told from those in the table",
+                f"(its id was {known[topic]} and is {now}): its offsets start again, so its "
+                "records cannot be told from those in the table",
                 "give the stream another name, and so a new table; or send the new records to a "
                 f"topic of another name; or drop {name} if its rows are not needed",
             )

@@ -168,7 +168,7 @@ class Settings(BaseSettings):
         5,
         ge=0,
         description="How often a stream that fails is started again before it is stopped. "
-        "A commit in between starts the count anew.",
+        "A commit in between resets the count.",
     )
     restart_pause_seconds: float = Field(
         2,

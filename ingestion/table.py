@@ -44,7 +44,7 @@ SYSTEM_COLUMNS = (
         "_ingested_at",
         "timestamp",
         "Stamp of the commit that wrote the row: the one that landed the record, or the replay "
-        "that judged it anew. One value a commit, and it grows with every commit.",
+        "that decoded it again. One value a commit, and it grows with every commit.",
     ),
     ColumnSpec(
         "_error_type",

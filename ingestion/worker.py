@@ -8,4 +8,4 @@ from pyspark.daemon import manager
 import ingestion.source  # noqa: F401 - what the workers need
 
 if __name__ == "__main__":
-    manager()
+    manager()  # type: ignore[no-untyped-call]

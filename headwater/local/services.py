@@ -217,13 +217,13 @@ def log_tail(log: Path) -> str:
 def _start_hint(settings: Settings, service: Service) -> str:
     if shutil.disk_usage(settings.home).free < FULL_DISK_BYTES:
         return "the disk is full: free some space, or set HEADWATER_HOME to another disk"
-    return f"mend what the log names, then run `headwater up`; {service.log(settings)}"
+    return f"fix what the log names, then run `headwater up`; {service.log(settings)}"
 
 
 def _launch(settings: Settings, service: Service, say: Callable[[str], None]) -> None:
     pid_file = _pid_file(settings, service)
     if pid_file.exists():
-        say(f"{service.title}: its process of an earlier time is gone; starting anew")
+        say(f"{service.title}: its earlier process has ended; starting it again")
         pid_file.unlink()
     if holder := port_holder(service.port):
         raise ServiceError(

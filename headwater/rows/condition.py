@@ -186,13 +186,15 @@ WORD_ENDS = rb"(?![0-9A-Za-z_])"
 
 
 def _pattern(value: str | int, whole: bool = True) -> re.Pattern[bytes]:
-    """The value in UTF-8, or escaped as JSON may, or behind its length as in Avro."""
+    """The value in UTF-8, or escaped as JSON may, or behind its length as in Avro and Protobuf."""
     if isinstance(value, int):
         return re.compile(rb"(?<![0-9.])" + str(value).encode() + rb"(?![0-9.])")
     body = b"".join(_character(one) for one in value)
     found = WORD_BEGINS + body + (WORD_ENDS if whole else b"")
     if whole:
-        found += b"|" + re.escape(_avro_length(len(value.encode())) + value.encode())
+        raw = value.encode()
+        for length in (2 * len(raw), len(raw)):  # Avro's zigzag number, and Protobuf's plain one
+            found += b"|" + re.escape(_varint(length) + raw)
     return re.compile(found, re.DOTALL)
 
 
@@ -206,9 +208,9 @@ def _character(one: str) -> bytes:
     return b"(?:" + b"|".join([*plain, digits]) + b")"
 
 
-def _avro_length(size: int) -> bytes:
-    """The length of a string as Avro writes it in front: zigzag, seven bits a byte."""
-    number, found = size * 2, b""
+def _varint(number: int) -> bytes:
+    """A whole number as Avro and Protobuf write it: seven bits a byte, the lowest first."""
+    found = b""
     while number > 0x7F:
         found += bytes([number & 0x7F | 0x80])
         number >>= 7

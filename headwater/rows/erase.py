@@ -58,7 +58,8 @@ def erase(
 
     where: BooleanExpression = condition.expression
     if failed:
-        where = Or(where, In("_kafka_offset", {offset for _, _, offset in failed}))
+        offsets = {offset for _, _, offset in failed}
+        where = Or(where, In("_kafka_offset", offsets))  # type: ignore[misc,call-arg]
     rewrite(
         ledger,
         where,

@@ -77,7 +77,9 @@ class Plan:
 
     @property
     def by_text(self) -> bool:
-        return all(one.format != "avro" for one in (self.stream.key, self.stream.value) if one)
+        return all(
+            one.format in ("json", "text") for one in (self.stream.key, self.stream.value) if one
+        )
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def forget(settings: Settings, plan: Plan, tell: Tell, report: Report) -> Proof:
                 tell(f"{target.name}: {count:,} rows emptied")
             elif target.how == "deleted" and found[target.name].live_rows:
                 with _discreet(target):
-                    _delete(catalog, target, plan.condition)
+                    _delete(catalog, target.name, plan.condition)
                 tell(f"{target.name}: {found[target.name].live_rows:,} rows deleted")
             elif target.how == "rebuilt" and (round_ == 0 or found[target.name].live_rows):
                 run_dbt(settings, "run", "--full-refresh", "--select", str(target.model))
@@ -215,14 +217,19 @@ def _files(catalog: Catalog, target: Target) -> Files:
     return Files(catalog.load_table(target.name))
 
 
-def _delete(catalog: Catalog, target: Target, condition: Condition) -> None:
+def _retried(action: Callable[[], None]) -> None:
+    """Another commit may be quicker; the action then looks at the table again."""
     for attempt in range(COMMIT_ATTEMPTS):
         try:
-            catalog.load_table(target.name).delete(condition.expression)
+            action()
             return
-        except CommitFailedException:  # another commit was quicker
+        except CommitFailedException:
             if attempt == COMMIT_ATTEMPTS - 1:
                 raise
+
+
+def _delete(catalog: Catalog, name: str, condition: Condition) -> None:
+    _retried(lambda: catalog.load_table(name).delete(condition.expression))
 
 
 @contextmanager
@@ -253,8 +260,8 @@ def _tidy(catalog: Catalog, target: Target, begun: set[str], hits: list[Hit]) ->
     table = catalog.load_table(target.name)
     history = set(Files(table).referred(history=True))
     if target.how != "emptied" and lists_removed_files(table):
-        commit_without_trace(catalog, table)
-    _expire(catalog, target)
+        _retried(lambda: commit_without_trace(catalog, catalog.load_table(target.name)))
+    _retried(lambda: _expire(catalog, target))
     files = Files(catalog.load_table(target.name))
     there, live = files.list(), files.referred(history=True)
     was_ours = (begun | history) & there.keys() - live.keys()
@@ -270,23 +277,16 @@ def _tidy(catalog: Catalog, target: Target, begun: set[str], hits: list[Hit]) ->
 
 def _expire(catalog: Catalog, target: Target) -> None:
     """All snapshots but the newest, and in bronze the newest that knows the position."""
-    for attempt in range(COMMIT_ATTEMPTS):
-        table = catalog.load_table(target.name)
-        try:
-            for name in _refs(table):
-                is_tag = table.refs()[name].snapshot_ref_type == "tag"
-                change = table.manage_snapshots()
-                (change.remove_tag(name) if is_tag else change.remove_branch(name)).commit()
-            kept = {table.metadata.current_snapshot_id}
-            if target.how == "emptied" and (marked := newest_marked(table)):
-                kept.add(marked.snapshot_id)
-            old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in kept]
-            if old:
-                table.maintenance.expire_snapshots().by_ids(old).commit()
-            return
-        except CommitFailedException:  # another commit was quicker
-            if attempt == COMMIT_ATTEMPTS - 1:
-                raise
+    table = catalog.load_table(target.name)
+    for name in _refs(table):
+        is_tag = table.refs()[name].snapshot_ref_type == "tag"
+        change = table.manage_snapshots()
+        (change.remove_tag(name) if is_tag else change.remove_branch(name)).commit()
+    kept = {table.metadata.current_snapshot_id}
+    if target.how == "emptied" and (marked := newest_marked(table)):
+        kept.add(marked.snapshot_id)
+    if old := [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in kept]:
+        table.maintenance.expire_snapshots().by_ids(old).commit()
 
 
 def _left(found: dict[str, Searched]) -> HeadwaterError:

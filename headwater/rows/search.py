@@ -23,6 +23,7 @@ from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.table import Table
+from pyiceberg.types import PrimitiveType
 
 from headwater.rows.condition import Condition, fulfils, is_kept, judge
 from ingestion.errors import HeadwaterError
@@ -212,7 +213,7 @@ class _Looker:
                 raise HeadwaterError(
                     f"{found.table} refers to {file.path}, which cannot be read "
                     f"({type(error).__name__})",
-                    "mend the table first: nothing can be said of that file",
+                    "repair the table first: that file cannot be searched",
                 ) from error
             found.hits.append(Hit(file, TORN, is_live, is_certain=False))
 
@@ -354,6 +355,7 @@ class _Looker:
                 continue
             known = self._schema.find_field(name)
             number, kind = known.field_id, known.field_type
+            assert isinstance(kind, PrimitiveType)  # noqa: S101 - as conditions are checked
             texts = {one for one in values if isinstance(one, str)}
             cut = {one[:BOUND_CHARACTERS] for one in texts}
             cut |= {one[:-1] + chr(ord(one[-1]) + 1) for one in cut if len(one) == BOUND_CHARACTERS}

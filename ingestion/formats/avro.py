@@ -10,6 +10,7 @@ import io
 import json
 import secrets
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -340,12 +341,10 @@ def _is_empty(plain: Any) -> bool:
 
 
 class _Branches(list[Any]):
-    """Branches of a union, for fastavro: a negative number is no branch."""
+    """Branches of a union, for fastavro. It counts a negative number from the end: beyond it."""
 
-    def __getitem__(self, number: Any) -> Any:
-        if number < 0:
-            raise IndexError
-        return super().__getitem__(number)
+    def __len__(self) -> int:
+        return sys.maxsize // 2
 
 
 def _without_negatives(schema: Any) -> Any:

@@ -146,30 +146,14 @@ class MessageReader:
             leaves = []
             if found is not None:
                 takes, kind = found
-                leaves = [(pa.array(_taken(messages, takes, kind), plain_type(kind)), kind)]
+                plain = messages
+                for take in takes:
+                    plain = [None if value is None else take(value) for value in plain]
+                leaves = [(pa.array(plain, plain_type(kind)), kind)]
             values, misfits = column(leaves, len(messages), field)
             parsed.columns.append(values)
             parsed.misfits.append(misfits)
         return parsed
-
-
-def _taken(values: list[Any], takes: list[Take], kind: Kind) -> list[Any]:
-    for take in takes:
-        try:
-            values = [None if value is None else take(value) for value in values]
-        except UnicodeDecodeError:  # proto2 looks at text only here
-            values = [_taken_alone(value, take, kind) for value in values]
-    return values
-
-
-def _taken_alone(value: Any, take: Take, kind: Kind) -> Any:
-    try:
-        return None if value is None else take(value)
-    except UnicodeDecodeError:
-        broken = b"\xff"
-        if kind.name.startswith("map"):
-            return [{"key": broken, "value": None}]
-        return [broken] if kind.parts else broken
 
 
 def _find(message: Descriptor, path: tuple[str, ...]) -> tuple[list[Take], Kind] | None:

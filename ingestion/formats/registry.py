@@ -58,14 +58,13 @@ class Registry:
     def protobuf(self, number: int) -> list[descriptor_pb2.FileDescriptorProto]:
         """A Protobuf file, behind those that it imports."""
         files = []
-        cannot = f"schema {number} cannot be read: "
         for name, answer in self._all(number, "PROTOBUF", SERIALIZED).items():
             try:
                 text = base64.b64decode(answer["schema"], validate=True)
                 file = descriptor_pb2.FileDescriptorProto.FromString(text)
             except (ValueError, DecodeError) as error:
-                raise UnusableSchemaError(
-                    f"{cannot}the registry gives .proto text only; use a registry that knows "
+                raise ValueError(
+                    "the registry gives .proto text only; use a registry that knows "
                     "`format=serialized`, then run `headwater replay`"
                 ) from error
             file.name = name
@@ -74,18 +73,14 @@ class Registry:
 
     def _all(self, number: int, kind: str, query: str) -> dict[str, dict[str, Any]]:
         """The answers for a schema and all that it refers to, by the names that they go by."""
-        cannot = f"schema {number} cannot be read: "
         answer = self._get(f"/schemas/ids/{number}{query}")
         if answer is None:
             raise UnusableSchemaError(f"the registry has no schema {number}")
         found_kind = answer.get("schemaType", "AVRO")
         if found_kind != kind:
-            raise UnusableSchemaError(f"{cannot}its type is {found_kind}, not {kind}")
+            raise ValueError(f"its type is {found_kind}, not {kind}")
         found: dict[str, dict[str, Any]] = {}
-        try:
-            self._add_references(answer, query, found)
-        except LookupError as error:
-            raise UnusableSchemaError(f"{cannot}{error.args[0]}") from error
+        self._add_references(answer, query, found)
         return found | {f"schema-{number}": answer}
 
     def _add_references(
@@ -93,8 +88,6 @@ class Registry:
     ) -> None:
         for reference in answer.get("references") or ():
             name, subject, version = (reference[key] for key in ("name", "subject", "version"))
-            if name in found:
-                continue
             below = self._get(f"/subjects/{subject}/versions/{version}{query}")
             if below is None:
                 raise LookupError(f"the registry has no version {version} of {subject}")

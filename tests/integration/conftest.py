@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from headwater.local.jars import classpath, ensure_jars, spark_sets
 from ingestion.catalog import open_catalog
 from ingestion.settings import Settings
-from ingestion.spark import iceberg_properties, spark_session
+from ingestion.spark import iceberg_properties, spark_session, stop_session
 from ingestion.stream import Stream, load_streams
 from tests.integration.lab import Lab
 
@@ -28,7 +28,7 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     jars = classpath(ensure_jars(settings, spark_sets(settings)))
     session = spark_session(settings, "ingest", iceberg_properties(settings, jars))
     yield session
-    session.stop()
+    stop_session(session)
 
 
 def new_stream() -> Stream:

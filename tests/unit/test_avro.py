@@ -156,6 +156,10 @@ def test_avro_types_become_the_declared_type(
         ("long", 5, "string", "bigint, not string"),
         ("long", 5, "int", "bigint, not int"),
         ("double", 5.0, "float", "double, not float"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("1.25"),
+         "decimal(9,3)", "decimal(9,2), not decimal(9,3)"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("1.25"),
+         "decimal(12,1)", "decimal(9,2), not decimal(12,1)"),
         ("string", "5", "int", "string, not int"),
         ("string", "5", "binary", "string, not binary"),
         ("long", 5, "timestamp", "number, not timestamp unless epoch is set"),
@@ -194,6 +198,15 @@ def test_epoch_says_what_a_number_means(few: bool) -> None:
     assert parse_it(MILLIS, "timestamp", (MOMENT,), "seconds", few)[0] == MOMENT
     found = parse_it("long", "timestamp", (2**62,), "milliseconds", few)
     assert found == (None, "bigint out of range, not timestamp")
+
+
+def test_a_negative_branch_of_a_union_is_no_record() -> None:
+    """Python would count from the end of the branches."""
+    decoder = AvroDecoder(json.dumps(record(it=["null", "long"])), [Field(("it",), "bigint")])
+    assert decoder.parse([b"\x02\x05", b"\x01\x05", b"\x03"]).unreadable == {
+        1: NOT_WHOLE,
+        2: NOT_WHOLE,
+    }
 
 
 @pytest.mark.parametrize("copies", [1, MANY])

@@ -69,6 +69,7 @@ def told(text: str, raw: bytes, by_text: bool = True, **columns: Any) -> bool | 
         (rb'{"user_id": "\u0075-\u0031"}', True),
         (rb'{"text": "sent by\nu-1"}', True),
         (b"\x06u-1abc", True),  # Avro: the length, then the text, then the next field
+        (b"\x0a\x03u-1A\x01", True),  # Protobuf: the tag and the length in front
         (b"", False),
     ],
 )

@@ -8,9 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from demo.generators import GENERATORS, Shares, spread_clock
 from ingestion.decode import Records, StreamDecoder
-from ingestion.errors import ERROR_TYPES
 from ingestion.formats.types import UTC_MICROSECONDS
 from ingestion.stream import Stream, load_streams
 from tests.unit.decoding import STAMP, column, decode_block, decode_rows, make_stream, types
@@ -291,19 +289,3 @@ def test_the_rows_of_every_stream_have_the_declared_types(make: Make) -> None:
     assert empty.equals(bad)
     assert bad.field("c3").type == UTC_MICROSECONDS
     assert bad.field("c4").type == pa.map_(pa.string(), pa.date32())
-
-
-# --- the generators -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", list(GENERATORS))
-def test_generated_records_get_the_errors_that_they_were_made_with(name: str) -> None:
-    generator = GENERATORS[name]
-    clock = spread_clock(2_000, STAMP, generator.span)
-    records = list(generator.records(2_000, 7, Shares(bad=0.2), clock))
-    (stream,) = load_streams([name])
-    keys = tuple(record.key for record in records)
-    rows = decode_rows(stream, *(record.value for record in records), keys=keys)
-    assert types(rows) == [
-        record.kind if record.kind in ERROR_TYPES else None for record in records
-    ]

@@ -61,6 +61,7 @@ def shop_file() -> FileDescriptorProto:
     add_field(order, "at", ".google.protobuf.Timestamp")
     add_field(order, "wrapped", ".google.protobuf.Int64Value")
     add_field(order, "price", ".money.Money")
+    add_field(order, "prices", ".money.Money", repeated=True)
     add_field(order, "tags", "string", repeated=True)
     add_field(order, "ids", "uint64", repeated=True)
     add_field(order, "colors", ".shop.Color", repeated=True)
@@ -153,6 +154,7 @@ def parse_it(registry: Registry, path: str, kind: str, **values: Any) -> tuple[A
         ("price.cents", "bigint", {}, None),
         ("no", "int", {}, None),
         ("tags.no", "int", {"tags": ["a"]}, None),
+        ("prices.cents", "bigint", {"prices": [{"cents": 7}]}, None),
         ("a_int32", "int", {}, 0),
         ("a_string", "string", {}, ""),
         ("color", "string", {}, "RED"),
