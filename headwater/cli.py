@@ -1,4 +1,7 @@
-"""The `headwater` command. Each command is thin: options in, one module called, a result shown."""
+"""The `headwater` command. Each command is thin: options in, one module called, a result shown.
+
+Commands import what they need by themselves, so that `--help` and the light ones start at once.
+"""
 
 import json
 import signal

@@ -1,6 +1,7 @@
 """One run of one stream: Spark reads Kafka, each micro-batch becomes one commit to bronze."""
 
 import os
+import pickle
 import shutil
 import threading
 import time
@@ -69,7 +70,8 @@ class Run:
             partitions = stream_partitions(self._settings, self.stream)
             self._end = end_offsets(self._settings, partitions)
         cores = self._spark.sparkContext.defaultParallelism
-        reading = Reading(self._committer.plan, self._start, self._end, cores)
+        plan = pickle.dumps(self._committer.plan)
+        reading = Reading(self._settings, self.stream, plan, self._start, self._end, cores)
         self._spark.dataSource.register(source(reading))
         self._query = (
             self._spark.readStream.format(NAME)

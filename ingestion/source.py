@@ -6,6 +6,7 @@ the JVM: what a task yields is one row, which says what it wrote.
 """
 
 import json
+import pickle
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,10 @@ from pyspark.sql.types import StructType
 
 from ingestion.errors import CarriedError, HeadwaterError
 from ingestion.kafka import Partitions, Range, begin_offsets, end_offsets, topics
-from ingestion.landing import Plan, lander
 from ingestion.offsets import Offsets
 from ingestion.origin import resume_offsets
+from ingestion.settings import Settings
+from ingestion.stream import Stream
 
 NAME = "headwater"
 STAMP = "headwater.stamp"  # the local property with the stamp of the commit that is to come
@@ -33,7 +35,9 @@ TOPICS_SECONDS = 5.0  # how often new topics and partitions are looked for
 class Reading:
     """One run: where it starts, where it ends if it does, and how many tasks a batch may have."""
 
-    plan: Plan
+    settings: Settings
+    stream: Stream
+    plan: bytes  # a pickled Plan, which the tasks unpack
     start: Offsets
     end: Offsets | None
     cores: int
@@ -83,10 +87,10 @@ class Reader(DataSourceStreamReader):
             return _state(self._next_end())
 
     def _next_end(self) -> Offsets:
-        reading, batch = self._reading, self._reading.plan.stream.batch
+        reading, batch = self._reading, self._reading.stream.batch
         if reading.end is not None:
             return batch_end(self._planned, reading.end, batch.max_records)
-        settings, stream = reading.plan.settings, reading.plan.stream
+        settings, stream = reading.settings, reading.stream
         now = time.monotonic()
         if now > self._topics_known + TOPICS_SECONDS:
             self._topics_known = now
@@ -104,7 +108,7 @@ class Reader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         first, last = _offsets(start), _offsets(end)
         self._planned = last
-        self._due = time.monotonic() + self._reading.plan.stream.batch.max_seconds
+        self._due = time.monotonic() + self._reading.stream.batch.max_seconds
         ranges = [
             Range(*partition, first.get(partition, self._starts.get(partition, 0)), offset)
             for partition, offset in last.items()
@@ -112,11 +116,14 @@ class Reader(DataSourceStreamReader):
         return [Slice(one) for one in balanced(ranges, self._reading.cores)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
+        # Imported here, since Spark keeps three processes for planning, which need none of it.
+        from ingestion.landing import lander
+
         context = TaskContext.get()
         assert isinstance(partition, Slice) and context is not None  # noqa: S101
         stamp = context.getLocalProperty(STAMP)
         with _carried():
-            landed = lander(self._reading.plan).land(
+            landed = lander(pickle.loads(self._reading.plan)).land(  # noqa: S301 - our own driver
                 partition.ranges, datetime.fromisoformat(stamp or "")
             )
         yield (landed.to_bytes(),)

@@ -5,7 +5,7 @@ Spark starts it by `spark.python.daemon.module`.
 
 from pyspark.daemon import manager
 
-import ingestion.source  # noqa: F401 - what the workers need
+import ingestion.landing  # noqa: F401 - what the workers need
 
 if __name__ == "__main__":
     manager()  # type: ignore[no-untyped-call]

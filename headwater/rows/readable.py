@@ -8,6 +8,7 @@ from typing import Any
 import fastavro
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 
+from ingestion.formats.avro import Reader
 from ingestion.formats.protobuf import RegistryProtobufDecoder
 from ingestion.formats.registry import FRAME_BYTES, Registry
 from ingestion.settings import Settings
@@ -45,6 +46,7 @@ class Readable:
         if schema == REGISTRY:
             schemas = self._registry.avro(int.from_bytes(raw[1:FRAME_BYTES], "big"))
             body = raw[FRAME_BYTES:]
+        Reader(schemas, [])  # refuses schemas that fastavro would follow until it crashes
         named: dict[str, Any] = {}
         *_, parsed = [fastavro.parse_schema(one, named) for one in schemas]
         return fastavro.schemaless_reader(io.BytesIO(body), parsed, None)
