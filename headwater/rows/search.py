@@ -314,8 +314,8 @@ class _Looker:
     # Metadata
 
     def _manifest(self, path: str, is_live: bool) -> str:
-
         exactly, loosely = self._bounds
+        less_certain = ""
         texts = {value for values in exactly.values() for value in values}
         with self._store.open_input_stream(path) as stream:
             entries: Any = fastavro.reader(stream)
@@ -339,8 +339,8 @@ class _Looker:
                         return "describes a partition by a value"
                 is_gone = not is_live or entry.get("status") == DELETED
                 if is_gone and any(value in loosely.get(number, ()) for number, value in bounds):
-                    return CUT_SHORT
-        return ""
+                    less_certain = CUT_SHORT
+        return less_certain
 
     @cached_property
     def _bounds(self) -> tuple[dict[int, set[bytes]], dict[int, set[bytes]]]:

@@ -111,10 +111,11 @@ def test_a_mended_rule_and_a_replay_move_exactly_the_right_rows_once(
 
 
 def test_names_may_be_words_of_sql(settings: Settings, tmp_path: Path, name: str) -> None:
-    """A stream `select` with a column `table`: landed, judged anew, backfilled."""
+    """A stream `select` with a column `table`: landed, decoded again, backfilled."""
     file = tmp_path / "select.yml"
-    text = FILE.format(name=name, most=10, expression='"table // 2"').replace("  n:", "  table:")
-    file.write_text(text.replace("n < 10", '"table < 10"'))
+    half = "'\"table\" // 2'"
+    text = FILE.format(name=name, most=10, expression=half).replace("  n:", "  table:")
+    file.write_text(text.replace("n < 10", "'\"table\" < 10'"))
     send(settings, name, b'{"table": 1}', b'{"table": 50}', partitions=1)
     land(settings, load_stream(file))
     file.write_text(file.read_text().replace("< 10", "< 100"))

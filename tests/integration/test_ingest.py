@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -89,17 +89,16 @@ def test_killed_in_mid_batch_killed_before_the_commit_then_stopped(
         wait_for(lambda: any(checkpoints.glob("*/offsets/0")))
     shutil.rmtree(checkpoints)
 
-    with killed_at_the_end(start_ingest(stack)):
+    with killed_at_the_end(start_ingest(stack)) as ingest:
         wait_for(lambda: behind(settings, stream) == 0)
         table = open_catalog(settings).load_table(stream.table)
         folder = Path(table.location().removeprefix("file://")) / "data"
         before = set(folder.rglob("*.parquet"))
         # The writer has its files, and waits to commit them: the catalog is locked.
-        lock = ExitStack()
-        lock.enter_context(locked_catalog(settings))
-        produce(settings, "stocks", 20_000, None, 14, SHARES, lambda _: None)
-        wait_for(lambda: len(set(folder.rglob("*.parquet")) - before) >= 4)
-    lock.close()
+        with locked_catalog(settings):
+            produce(settings, "stocks", 20_000, None, 14, SHARES, lambda _: None)
+            wait_for(lambda: bool(set(folder.rglob("*.parquet")) - before))
+            kill_tree(ingest)
     shutil.rmtree(checkpoints)
     table = open_catalog(settings).load_table(stream.table)
     committed = {Path(file.file_path.removeprefix("file://")) for file in data_files(table)}
@@ -113,13 +112,19 @@ def test_killed_in_mid_batch_killed_before_the_commit_then_stopped(
 
 
 @contextmanager
-def killed_at_the_end(ingest: subprocess.Popen[str]) -> Iterator[None]:
+def killed_at_the_end(ingest: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     try:
-        yield
+        yield ingest
     finally:
-        for one in (*psutil.Process(ingest.pid).children(recursive=True), ingest):
-            one.kill()
-        ingest.wait(30)
+        if ingest.poll() is None:
+            kill_tree(ingest)
+
+
+def kill_tree(ingest: subprocess.Popen[str]) -> None:
+    for process in (*psutil.Process(ingest.pid).children(recursive=True), ingest):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    ingest.wait(30)
 
 
 def assert_stops_cleanly(
