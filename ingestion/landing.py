@@ -38,7 +38,8 @@ READ_AHEAD = {
     "auto.offset.reset": "error",  # records that are gone must not be skipped in silence
     "fetch.wait.max.ms": 50,
     "fetch.message.max.bytes": 2 << 20,
-    "queued.min.messages": 20_000,
+    "queued.min.messages": 100_000,
+    "fetch.queue.backoff.ms": 5,
     "queued.max.messages.kbytes": 16 << 10,
 }
 
