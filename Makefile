@@ -30,7 +30,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 .PHONY: setup
-setup: $(READY) ## create .venv and fetch the jars
+setup: $(READY) ## create .venv, fetch the jars, prepare quick starts of Spark
 	@$(BIN)/headwater jars
 
 .PHONY: demo
@@ -51,15 +51,15 @@ lint: $(READY) ## ruff, mypy, sqlfluff, yamllint and the generated files
 	@$(BIN)/python -m headwater.reference --check
 
 .PHONY: test
-test: $(READY) ## unit and integration tests on one broker and one Thrift server
+test: setup ## unit and integration tests on one broker and one Thrift server
 	@$(BIN)/pytest -m "not slow"
 
 .PHONY: test-slow
-test-slow: $(READY) ## the longer cases
+test-slow: setup ## the longer cases
 	@$(BIN)/pytest -m slow
 
 .PHONY: bench
-bench: $(READY) ## measure: cost beside its peers, memory, lag and latency, metadata, increments (about two hours)
+bench: setup ## measure: cost beside its peers, memory, lag and latency, metadata, increments (about two hours)
 	@$(BIN)/python -m benchmarks.ingest
 	@$(BIN)/python -m benchmarks.load
 	@$(BIN)/python -m benchmarks.metadata

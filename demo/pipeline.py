@@ -16,6 +16,7 @@ from demo.generators import Shares
 from demo.produce import produce
 from headwater.console import advance_to, console, progress_bar, table
 from headwater.dbt import build_docs, counter, parsed_project, run_dbt
+from headwater.local.class_archive import ensure_class_archive
 from headwater.local.jars import ensure_jars, needed_sets
 from headwater.local.services import borrowed_stack, wait_ready
 from headwater.status import list_tables, table_status
@@ -57,8 +58,9 @@ def run_demo(settings: Settings) -> None:
     began = time.monotonic()
     # Seeds by the clock: a second demo adds other records than the first.
     seed = int(time.time())
-    with steps.step("Get the jars"):
+    with steps.step("Get the jars, and prepare quick starts of Spark"):
         ensure_jars(settings, needed_sets(settings))
+        ensure_class_archive(settings)
     with borrowed_stack(settings, _say) as launched:
         kafka = [service for service in launched if service.name == "kafka"]
         thrift = [service for service in launched if service.name == "thrift"]

@@ -44,8 +44,8 @@ from pyiceberg.types import DateType
 MOST_BUFFERED = 64 * 2**20
 # Files that stay open while rows of other partitions are written.
 MOST_OPEN = 64
-# A dictionary pays where values repeat. So many rows tell whether they do.
-SAMPLE = 4096
+# A dictionary pays where values repeat. These parts of the rows tell whether they do.
+SAMPLE_PARTS, SAMPLE_ROWS = 16, 256
 
 Values = tuple[Any, ...]  # of the partition fields, as Iceberg stores them
 
@@ -449,9 +449,9 @@ def _repeating(rows: pa.Table) -> list[str]:
 
     To encode a column that does not repeat costs CPU for a dictionary that is thrown away.
     """
-    step = max(rows.num_rows // SAMPLE, 1)
-    places = pa.array(range(0, rows.num_rows, step), pa.int64())
-    sample = rows.take(places)
+    step = max(rows.num_rows // SAMPLE_PARTS, SAMPLE_ROWS)
+    starts = range(0, rows.num_rows, step) or (0,)
+    sample = pa.concat_tables([rows.slice(start, SAMPLE_ROWS) for start in starts])
     found = []
     for one in sample.schema:
         if not pa.types.is_nested(one.type):

@@ -88,3 +88,15 @@ class Offsets(Mapping[Partition, int]):
         if text and text.startswith(COMPRESSED):
             text = zlib.decompress(b64decode(text.removeprefix(COMPRESSED))).decode()
         return cls.from_json(text)
+
+
+def resume_offsets(position: Offsets, begin: Offsets) -> Offsets:
+    """Where to read on in the partitions that exist.
+
+    A topic that the table knows nothing of begins with its oldest record. A partition that was
+    added to a known topic begins with offset 0.
+    """
+    known = set(position.topics)
+    return Offsets(
+        {one: position.get(one, 0 if one[0] in known else oldest) for one, oldest in begin.items()}
+    )

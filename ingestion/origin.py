@@ -22,7 +22,7 @@ from ingestion.kafka import (
     topic_ids,
     topics,
 )
-from ingestion.offsets import Offsets
+from ingestion.offsets import Offsets, resume_offsets
 from ingestion.settings import Settings
 from ingestion.stream import Stream
 
@@ -155,18 +155,6 @@ def next_offsets(
     if lost:
         _set_properties(table, {GAPS: json.dumps([asdict(gap) for gap in (*gaps(table), *lost)])})
     return resume.raised_to(begin), lost
-
-
-def resume_offsets(position: Offsets, begin: Offsets) -> Offsets:
-    """Where to read on in the partitions that exist.
-
-    A topic that the table knows nothing of begins with its oldest record. A partition that was
-    added to a known topic begins with offset 0.
-    """
-    known = set(position.topics)
-    return Offsets(
-        {one: position.get(one, 0 if one[0] in known else oldest) for one, oldest in begin.items()}
-    )
 
 
 def without_gaps(position: Offsets, accepted: Iterable[Gap]) -> Offsets:

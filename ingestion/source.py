@@ -20,8 +20,7 @@ from pyspark.sql.types import StructType
 
 from ingestion.errors import CarriedError, HeadwaterError
 from ingestion.kafka import Partitions, Range, begin_offsets, end_offsets, topics
-from ingestion.offsets import Offsets
-from ingestion.origin import resume_offsets
+from ingestion.offsets import Offsets, resume_offsets
 from ingestion.settings import Settings
 from ingestion.stream import Stream
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -17,6 +16,12 @@ from pyspark.sql import SparkSession
 from ingestion.catalog import CATALOG
 from ingestion.errors import HeadwaterError
 from ingestion.settings import LOOPBACK, Settings
+from ingestion.spark_home import (
+    class_archive,
+    has_class_archive,
+    home_without_zip,
+    pyspark_home,
+)
 
 # Spark makes one method of a whole stage, and Java leaves methods of more than 8,000 bytes to its
 # interpreter.
@@ -29,6 +34,7 @@ CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS} {CODE_CACHE}"
 # Ingestion asks little of the JVM: no record passes it.
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUIET_ARCHIVE = "-Xlog:cds*=off"  # Java starts without an archive that does not fit, and says so
 STOP_SECONDS = 30
 
 
@@ -74,11 +80,12 @@ def iceberg_properties(settings: Settings, jars: str) -> dict[str, str]:
 def spark_environment(settings: Settings) -> dict[str, str]:
     """Variables of a Spark process: our PySpark and our interpreter, whatever the shell says."""
     environment = {
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_HOME": str(pyspark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     if settings.spark_master.startswith("local"):
+        environment["SPARK_HOME"] = str(home_without_zip(settings))
         environment["SPARK_LOCAL_IP"] = LOOPBACK  # the Spark UI binds to it as well
     return environment
 
@@ -92,12 +99,14 @@ def write_properties(folder: Path, properties: dict[str, str]) -> Path:
 
 
 def spark_session(
-    settings: Settings, name: str, more: dict[str, str] | None = None
+    settings: Settings, name: str, more: dict[str, str] | None = None, java: str | None = None
 ) -> SparkSession:
     """The Spark session of this process. Ingestion needs no jar: only its tasks touch data."""
+    if java is None and has_class_archive(settings):
+        java = f"-XX:SharedArchiveFile={class_archive(settings)} {QUIET_ARCHIVE}"
     log = settings.logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    properties = spark_properties(settings, log, SMALL) | (more or {})
+    properties = spark_properties(settings, log, f"{SMALL} {java or ''}") | (more or {})
     # An idle stream asks Kafka for news four times a second instead of a hundred times.
     properties["spark.sql.streaming.pollingDelay"] = "250ms"
     properties["spark.python.daemon.module"] = "ingestion.worker"
@@ -124,7 +133,7 @@ def is_gone() -> bool:
     return process is not None and process.poll() is not None
 
 
-def stop_session(session: SparkSession) -> None:
+def stop_session(session: SparkSession, seconds: float = STOP_SECONDS) -> None:
     """Stop Spark and wait for the end of its process, so that nothing outlives this one."""
     gateway = SparkContext._gateway
     with suppress(Py4JError, OSError):  # the JVM may be gone already
@@ -132,7 +141,7 @@ def stop_session(session: SparkSession) -> None:
     process = getattr(gateway, "proc", None)
     if gateway is not None and process is not None:
         process.stdin.close()  # at which the JVM ends
-        process.wait(STOP_SECONDS)
+        process.wait(seconds)
         gateway.shutdown_callback_server()  # its thread would hold on to Python's objects
         SparkContext._gateway = SparkContext._jvm = None
 

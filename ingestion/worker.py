@@ -3,9 +3,12 @@
 Spark starts it by `spark.python.daemon.module`.
 """
 
+import gc
+
 from pyspark.daemon import manager
 
 import ingestion.landing  # noqa: F401 - what the workers need
 
 if __name__ == "__main__":
+    gc.freeze()  # what is loaded stays, so no collection in a worker looks at it
     manager()  # type: ignore[no-untyped-call]

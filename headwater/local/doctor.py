@@ -8,12 +8,13 @@ from pathlib import Path
 
 import psutil
 
-from headwater.local.jars import is_whole, jar_folder, needed_sets, pyspark_home
+from headwater.local.jars import is_whole, jar_folder, needed_sets
 from headwater.local.java import NEEDED_MODULE, find_java, which_java
 from headwater.local.services import Service, port_holder, running_pid, services
 from ingestion.catalog import open_catalog
 from ingestion.errors import HeadwaterError
 from ingestion.settings import Settings, java_home, unexported, worker_python
+from ingestion.spark_home import class_archive, has_class_archive, pyspark_home
 
 NEWEST_PYTHON = (3, 13)  # of those that this PySpark was tried with
 MEMORY_GB = 4
@@ -37,6 +38,7 @@ def examine(settings: Settings) -> list[Finding]:
         _memory,
         _disk,
         _jars,
+        _quick_starts,
         _catalog,
         _dbt,
     ]
@@ -118,6 +120,12 @@ def _jars(settings: Settings) -> Finding:
     return Finding(
         "Jars", not missing, f"{found} ({settings.cache / 'jars'})", "run: headwater jars"
     )
+
+
+def _quick_starts(settings: Settings) -> Finding:
+    file = class_archive(settings)
+    found = str(file) if has_class_archive(settings) else "none yet; `headwater jars` prepares them"
+    return Finding("Quick starts of Spark", True, found)
 
 
 def _catalog(settings: Settings) -> Finding:

@@ -5,7 +5,6 @@ publishes it. The name holds a digest of the pins, so another set of versions is
 """
 
 import hashlib
-import importlib.util
 import json
 import re
 import shutil
@@ -22,19 +21,12 @@ from headwater.console import advance_to, progress_bar
 from headwater.local.java import find_java
 from ingestion.errors import HeadwaterError
 from ingestion.settings import Settings, child_environment
+from ingestion.spark_home import pyspark_home
 
 PINS = Path(__file__).with_name("jars.toml")
 MANIFEST = "manifest.json"
 
 Report = Callable[[int, int], None]
-
-
-def pyspark_home() -> Path:
-    """Where PySpark is installed, found without importing it."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise HeadwaterError("PySpark is not installed here", "run: make setup")
-    return Path(spec.origin).parent
 
 
 def needed_sets(settings: Settings) -> list[str]:

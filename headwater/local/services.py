@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from headwater.local.jars import classpath, ensure_jars, pyspark_home, spark_sets
+from headwater.local.jars import classpath, ensure_jars, spark_sets
 from headwater.local.java import find_java
 from ingestion.catalog import ensure_namespaces
 from ingestion.errors import ServiceError
@@ -30,6 +30,7 @@ from ingestion.spark import (
     spark_properties,
     write_properties,
 )
+from ingestion.spark_home import pyspark_home
 
 STOP_SECONDS = 30
 READY_SECONDS = 120

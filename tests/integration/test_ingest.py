@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from demo.generators import Shares
 from demo.produce import produce
+from headwater.local.class_archive import ensure_class_archive
 from ingestion.catalog import open_catalog
 from ingestion.ledger import data_files
 from ingestion.settings import Settings
@@ -109,6 +110,32 @@ def test_killed_in_mid_batch_killed_before_the_commit_then_stopped(
     assert_stops_cleanly(settings, ingest, signal.SIGTERM)
     assert_table_is_topic(settings, stream.table, "stocks-in")
     verified(settings, stream)
+
+
+def test_java_starts_from_the_class_archive_and_python_from_the_installed_package(
+    stack: dict[str, str], settings: Settings
+) -> None:
+    archive = ensure_class_archive(settings)
+    produce(settings, "stocks", 1, None, 15, SHARES, lambda _: None)
+    with killed_at_the_end(start_ingest(stack)) as ingest:
+        (stream,) = load_streams(["stocks"])
+        wait_for(lambda: commits(settings) > 0 and behind(settings, stream) == 0)
+        tree = psutil.Process(ingest.pid).children(recursive=True)
+        java = [one for one in tree if one.name() == "java"]
+        assert [str(archive) in mapped_files(one) for one in java] == [True]
+        daemons = [one for one in tree if "ingestion.worker" in one.cmdline()]
+        zips = [
+            entry
+            for one in daemons
+            for entry in one.environ()["PYTHONPATH"].split(":")
+            if entry.endswith("pyspark.zip")
+        ]
+        assert [Path(entry).exists() for entry in zips] == [False]
+    shutil.rmtree(settings.home / "checkpoints" / "stocks")
+
+
+def mapped_files(process: psutil.Process) -> set[str]:
+    return {one.path for one in process.memory_maps()}
 
 
 @contextmanager
