@@ -130,7 +130,7 @@ def test_java_starts_from_the_class_archive_and_python_from_the_installed_packag
             for entry in one.environ()["PYTHONPATH"].split(":")
             if entry.endswith("pyspark.zip")
         ]
-        assert [Path(entry).exists() for entry in zips] == [False]
+        assert {Path(entry).exists() for entry in zips} == {False}
     shutil.rmtree(settings.home / "checkpoints" / "stocks")
 
 
