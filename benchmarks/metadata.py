@@ -5,9 +5,9 @@ measures after the first hundred and after a week. Data files are described and 
 measured is the table's metadata, which is all that a ledger handles.
 """
 
-import argparse
-import json
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
+import click
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -27,6 +28,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from benchmarks.results import report
 from ingestion.embedded_catalog import EmbeddedCatalog
 from ingestion.ledger import BOUNDED, EPOCH, Ledger, needed_metrics
 from ingestion.offsets import Offsets
@@ -36,8 +38,31 @@ TOPIC = "sensor-readings"
 SECONDS = 10  # from one commit to the next
 FEW, MANY = 100, 60_000
 SAMPLE = 48  # commits that are measured: manifests are merged three times
-STARTS = 15
+STARTS = 9
+START = """
+import sys, time
+from pathlib import Path
+from benchmarks.metadata import NAME, open_catalog
+from ingestion.ledger import Ledger
+began = time.process_time()
+Ledger(open_catalog(Path(sys.argv[1])), NAME)
+print(time.process_time() - began)
+"""
 RECORDS = 1_000  # in each commit
+
+COLUMNS = (
+    "partitions",
+    "commits",
+    "commit, CPU ms",
+    "commit, wall ms",
+    "dearest, CPU ms",
+    "start, CPU ms",
+    "of this the ledger",
+    "snapshots",
+    "manifests",
+    "metadata, KB",
+    "offsets, KB",
+)
 
 TYPES = (StringType(), IntegerType(), LongType(), TimestamptzType())
 SCHEMA = Schema(
@@ -58,7 +83,8 @@ class Row:
     commit_ms: float  # CPU, mean
     commit_wall_ms: float  # median
     longest_ms: float  # CPU of the dearest commit up to here
-    start_ms: float  # CPU to open the catalog and the ledger, median
+    start_ms: float  # CPU of a new process that finds the position, median
+    of_this_ledger_ms: float  # to open the catalog and the ledger
     snapshots: int
     manifests: int
     metadata_kb: float
@@ -116,10 +142,11 @@ class Writer:
     """A stream of so many partitions, which commits the records of each in turn."""
 
     def __init__(self, folder: Path, partitions: int) -> None:
+        self.folder = folder
         self.partitions = partitions
         self.clock = Clock()
-        self.open: Callable[[], Ledger] = lambda: Ledger(_catalog(folder), NAME)
-        catalog = _catalog(folder)
+        self.open: Callable[[], Ledger] = lambda: Ledger(open_catalog(folder), NAME)
+        catalog = open_catalog(folder)
         catalog.create_namespace("bronze")
         properties = needed_metrics() | {
             "format-version": "2",
@@ -149,16 +176,22 @@ class Writer:
         self.longest = max(self.longest, took[0])
         return took
 
+    def start(self) -> tuple[float, float]:
+        """CPU seconds of a process that finds the position, and of these, without its imports."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", START, str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return used, float(done.stdout)
+
     def row(self, commits: int) -> Row:
         """Go on to so many commits, then measure some more."""
         while self.commits < commits:
             self.commit()
         times = [self.commit() for _ in range(SAMPLE)]
-        starts = []
-        for _ in range(STARTS):
-            began = time.process_time()
-            ledger = self.open()
-            starts.append(time.process_time() - began)
+        starts = [self.start() for _ in range(STARTS)]
+        ledger = self.open()
         snapshot = ledger.table.current_snapshot()
         if snapshot is None or ledger.position != self.ledger.position:
             raise SystemExit("the table does not say where its stream stands")
@@ -168,7 +201,8 @@ class Writer:
             statistics.mean(cpu for cpu, _ in times) * 1000,
             statistics.median(wall for _, wall in times) * 1000,
             self.longest * 1000,
-            statistics.median(starts) * 1000,
+            statistics.median(whole for whole, _ in starts) * 1000,
+            statistics.median(opening for _, opening in starts) * 1000,
             len(ledger.table.snapshots()),
             len(snapshot.manifests(ledger.table.io)),
             len(ledger.table.metadata.model_dump_json()) / 1000,
@@ -176,12 +210,12 @@ class Writer:
         )
 
 
-def _catalog(folder: Path) -> EmbeddedCatalog:
+def open_catalog(folder: Path) -> EmbeddedCatalog:
     uri, warehouse = f"sqlite:///{folder}/catalog.db?timeout=30", f"file://{folder}/warehouse"
     return EmbeddedCatalog("lake", uri=uri, warehouse=warehouse)
 
 
-def measured(many: int = MANY, partitions: tuple[int, ...] = (8, 1_000)) -> list[Row]:
+def measured(many: int, partitions: tuple[int, ...]) -> list[Row]:
     rows = []
     for count in partitions:
         with tempfile.TemporaryDirectory() as folder:
@@ -190,30 +224,28 @@ def measured(many: int = MANY, partitions: tuple[int, ...] = (8, 1_000)) -> list
     return rows
 
 
-def markdown(rows: list[Row]) -> str:
-    """The rows as a table, with how much dearer many commits are than few."""
-    head = "partitions|commits|commit, CPU ms|commit, wall ms|dearest, CPU ms|start, CPU ms"
-    lines = [f"|{head}|snapshots|manifests|metadata, KB|offsets, KB|", "|" + "---:|" * 10]
+def shown(rows: list[Row]) -> list[tuple[object, ...]]:
+    """The rows, with how much dearer many commits are than few."""
+    lines: list[tuple[object, ...]] = []
     for few, many in zip(rows[::2], rows[1::2], strict=True):
-        for row in (few, many):
-            name, commits, *rest = vars(row).values()
-            numbers = [f"{value:,.1f}" if isinstance(value, float) else value for value in rest]
-            lines.append(f"|{name:,}|{commits:,}|{'|'.join(map(str, numbers))}|")
+        lines += [tuple(vars(few).values()), tuple(vars(many).values())]
         ratios = (many.commit_ms / few.commit_ms, many.start_ms / few.start_ms)
-        lines.append(f"||ratio|{ratios[0]:.2f}|||{ratios[1]:.2f}|||||")
-    return "\n".join(lines)
+        lines.append((few.partitions, "ratio", ratios[0], None, None, ratios[1], *[None] * 5))
+    return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", type=int, default=MANY)
-    parser.add_argument("--partitions", type=int, nargs="*", default=(8, 1_000))
-    parser.add_argument("--write", type=Path, help="a file that gets the rows as JSON, too")
-    arguments = parser.parse_args()
-    rows = measured(arguments.commits, tuple(arguments.partitions))
-    sys.stdout.write(markdown(rows) + "\n")
-    if arguments.write:
-        arguments.write.write_text(json.dumps([vars(row) for row in rows], indent=2))
+@click.command()
+@click.option("--commits", default=MANY, show_default=True)
+@click.option("--partitions", default=(8, 1_000), show_default=True, multiple=True)
+def main(commits: int, partitions: tuple[int, ...]) -> None:
+    """Compare commits and starts of a table with a short history and with a long one."""
+    report(
+        "Commits and starts of a table with a long history",
+        COLUMNS,
+        shown(measured(commits, partitions)),
+        f"Embedded catalog, one commit every {SECONDS} s of a made-up clock; means of {SAMPLE} "
+        f"commits, medians of {STARTS} starts, each a new Python process that finds the position.",
+    )
 
 
 if __name__ == "__main__":

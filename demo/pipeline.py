@@ -60,7 +60,7 @@ def run_demo(settings: Settings) -> None:
     seed = int(time.time())
     with steps.step("Get the jars, and prepare quick starts of Spark"):
         ensure_jars(settings, needed_sets(settings))
-        ensure_class_archive(settings)
+        ensure_class_archive()
     with borrowed_stack(settings, _say) as launched:
         kafka = [service for service in launched if service.name == "kafka"]
         thrift = [service for service in launched if service.name == "thrift"]

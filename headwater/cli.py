@@ -130,10 +130,12 @@ def jars() -> None:
     """
     from headwater.local.class_archive import ensure_class_archive
     from headwater.local.jars import ensure_jars, needed_sets
+    from ingestion.spark_home import CLASS_ARCHIVE
 
     for folder in ensure_jars(settings(), needed_sets(settings())):
         say(str(folder))
-    say(str(ensure_class_archive(settings())))
+    ensure_class_archive()
+    say(str(CLASS_ARCHIVE))
 
 
 @cli.command()

@@ -13,6 +13,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -36,11 +37,12 @@ PAUSE_SECONDS = 0.5
 QUIET_SECONDS = 60
 CHECK_HINT = "check the broker: headwater status"
 
-# How much of a topic is in memory at once: so many records, and about so many bytes.
-BLOCK_RECORDS = 20_000
-BLOCK_BYTES = 16 << 20
-BLOCK_SECONDS = 0.5
-FIRST_RECORDS = 64  # in the first block of a range, whose records may be of any size
+# How many messages are taken at once: so many that calls cost little, and so few that they stay in
+# the processor's cache until they are Arrow.
+MOST_RECORDS = 4_000
+MOST_BYTES = 4 << 20
+MOST_SECONDS = 0.5
+FIRST_RECORDS = 16  # from a range whose records may be of any size
 # The connection comes back by itself, or the range ends for want of records.
 PASSING = {
     KafkaError._TRANSPORT,
@@ -260,10 +262,10 @@ class Range(NamedTuple):
 
 
 def read_ranges(consumer: Consumer, ranges: Iterable[Range]) -> Iterator[list[Record]]:
-    """What a committed read returns of these ranges, in blocks, in the order of the ranges.
+    """What a committed read returns of these ranges, a few thousand messages at a time, in order.
 
-    Ranges that fit into one block are read together: each for itself, a thousand small ones would
-    be a thousand round trips.
+    Small ranges are read together: each for itself, a thousand of them would be a thousand round
+    trips.
     """
     for group in _groups(ranges):
         together = _read_together(consumer, group) if len(group) > 1 else None
@@ -278,7 +280,7 @@ def read_ranges(consumer: Consumer, ranges: Iterable[Range]) -> Iterator[list[Re
 def _groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     group: list[Range] = []
     for one in ranges:
-        if group and sum(other.size for other in group) + one.size > BLOCK_RECORDS:
+        if group and sum(other.size for other in group) + one.size > MOST_RECORDS:
             yield group
             group = []
         group.append(one)
@@ -296,31 +298,28 @@ def _read_range(consumer: Consumer, wanted: Range) -> Iterator[list[Record]]:
     watch, count, at = Watch([wanted]), FIRST_RECORDS, wanted.begin
     while at < wanted.end:
         # It waits for so many records or for the time-out, so ask for no more than can come.
-        block: list[Record] = consumer.consume(min(count, wanted.end - at), BLOCK_SECONDS)
+        block: list[Record] = consumer.consume(min(count, wanted.end - at), MOST_SECONDS)
         watch.check(block)
-        last = block[-1] if block else None
-        if last is not None and last.error() is None and last.offset() < wanted.end:
-            records = [one for one in block if one.error() is None]
-            at = last.offset() + 1
+        if block and not any(map(Message.error, block)) and block[-1].offset() < wanted.end:
+            records = block
         else:
             records = [one for one in block if one.error() is None and one.offset() < wanted.end]
             at = wanted.end if any(_is_behind(one, wanted) for one in block) else at
-            at = max(at, records[-1].offset() + 1) if records else at
+        at = max(at, records[-1].offset() + 1) if records else at
         if records:
             yield records
-            size = sum(len(one.value() or b"") + len(one.key() or b"") for one in records)
-            count = max(1, min(BLOCK_RECORDS, BLOCK_BYTES * len(records) // max(size, 1)))
+            count = _count_in(MOST_BYTES, len(records), _size(records))
 
 
 def _read_together(consumer: Consumer, ranges: list[Range]) -> list[Record] | None:
     """The records of several small ranges, in order; None when they are too many bytes for that."""
     open_ranges = {(one.topic, one.partition): one for one in ranges if one.size}
     consumer.assign([TopicPartition(one.topic, one.partition, one.begin) for one in ranges])
-    watch, size = Watch(ranges), 0
+    watch, size, count = Watch(ranges), 0, FIRST_RECORDS
     found: list[Record] = []
     left = sum(one.size for one in ranges)
     while open_ranges:
-        block: list[Record] = consumer.consume(min(FIRST_RECORDS * 8, max(left, 1)), BLOCK_SECONDS)
+        block: list[Record] = consumer.consume(min(count, max(left, 1)), MOST_SECONDS)
         watch.check(block)
         for record in block:
             wanted = open_ranges.get((record.topic(), record.partition()))
@@ -329,15 +328,26 @@ def _read_together(consumer: Consumer, ranges: list[Range]) -> list[Record] | No
             if record.error() is None and record.offset() < wanted.end:
                 found.append(record)
                 left -= 1
-                size += len(record.value() or b"") + len(record.key() or b"")
             if _is_behind(record, wanted) or record.offset() == wanted.end - 1:
                 del open_ranges[wanted.topic, wanted.partition]
                 consumer.incremental_unassign([TopicPartition(wanted.topic, wanted.partition)])
-        if size > BLOCK_BYTES:
+        size += _size(block)
+        if size > MOST_BYTES:
             return None
+        count = _count_in(MOST_BYTES - size, len(found), size)
     order = {(one.topic, one.partition): number for number, one in enumerate(ranges)}
     found.sort(key=lambda one: (order[one.topic(), one.partition()], one.offset()))
     return found
+
+
+def _size(records: list[Record]) -> int:
+    """About so many bytes, by every eighth record."""
+    return 8 * sum(len(one.value() or b"") + len(one.key() or b"") for one in records[::8])
+
+
+def _count_in(room: int, count: int, size: int) -> int:
+    """How many records fit into this many bytes, if they are as large as those before."""
+    return max(1, min(MOST_RECORDS, room * count // max(size, 1)))
 
 
 def _is_behind(record: Record, wanted: Range) -> bool:

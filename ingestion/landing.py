@@ -35,12 +35,14 @@ from ingestion.settings import Settings
 from ingestion.stream import Stream
 
 FLUSH_SECONDS = 60
-# What librdkafka reads ahead is thrown away at the end of a range.
+BLOCK_PARTS = 5  # of those that the client reads at once: 20,000 records, or about 20 MB
+# What librdkafka reads ahead is thrown away at the end of a range, and leaves the processor's cache
+# when it is much.
 READ_AHEAD = {
     "auto.offset.reset": "error",  # records that are gone must not be skipped in silence
     "fetch.wait.max.ms": 50,
     "fetch.message.max.bytes": 2 << 20,
-    "queued.min.messages": 100_000,
+    "queued.min.messages": 20_000,
     "fetch.queue.backoff.ms": 5,
     "queued.max.messages.kbytes": 16 << 10,
 }
@@ -107,11 +109,8 @@ class Lander:
     ) -> Landed:
         writer = FileWriter(self.plan.table)
         try:
-            for records in read_ranges(self.consumer, landed.ranges):
-                chosen = records if wanted is None else [one for one in records if wanted(one)]
-                if not chosen:
-                    continue
-                block = self.decoder.decode(Records.of(chosen, self.plan.stream.headers), stamp)
+            for records in self._blocks(landed.ranges, wanted):
+                block = self.decoder.decode(records, stamp)
                 self.forward(block.rows)
                 writer.write(block.rows)
                 landed.note(block)
@@ -122,6 +121,21 @@ class Lander:
             self.close()  # whatever is wrong with its connection shall not outlive this
             raise
         return landed
+
+    def _blocks(
+        self, ranges: Sequence[Range], wanted: Callable[[Record], bool] | None
+    ) -> Iterator[Records]:
+        """The records in blocks that are large enough for work on whole columns."""
+        parts: list[Records] = []
+        for messages in read_ranges(self.consumer, ranges):
+            chosen = messages if wanted is None else [one for one in messages if wanted(one)]
+            if chosen:
+                parts.append(Records.of(chosen, self.plan.stream.headers))
+            if len(parts) == BLOCK_PARTS:
+                yield Records.joined(parts)
+                parts = []
+        if parts:
+            yield Records.joined(parts)
 
     @property
     def consumer(self) -> Consumer:

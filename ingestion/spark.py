@@ -17,7 +17,7 @@ from ingestion.catalog import CATALOG
 from ingestion.errors import HeadwaterError
 from ingestion.settings import LOOPBACK, Settings
 from ingestion.spark_home import (
-    class_archive,
+    CLASS_ARCHIVE,
     has_class_archive,
     home_without_zip,
     pyspark_home,
@@ -83,9 +83,10 @@ def spark_environment(settings: Settings) -> dict[str, str]:
         "SPARK_HOME": str(pyspark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # 80 MB less in each worker
     }
     if settings.spark_master.startswith("local"):
-        environment["SPARK_HOME"] = str(home_without_zip(settings))
+        environment["SPARK_HOME"] = str(home_without_zip())
         environment["SPARK_LOCAL_IP"] = LOOPBACK  # the Spark UI binds to it as well
     return environment
 
@@ -102,8 +103,8 @@ def spark_session(
     settings: Settings, name: str, more: dict[str, str] | None = None, java: str | None = None
 ) -> SparkSession:
     """The Spark session of this process. Ingestion needs no jar: only its tasks touch data."""
-    if java is None and has_class_archive(settings):
-        java = f"-XX:SharedArchiveFile={class_archive(settings)} {QUIET_ARCHIVE}"
+    if java is None and has_class_archive():
+        java = f"-XX:SharedArchiveFile={CLASS_ARCHIVE} {QUIET_ARCHIVE}"
     log = settings.logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     properties = spark_properties(settings, log, f"{SMALL} {java or ''}") | (more or {})

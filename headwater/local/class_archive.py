@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -18,40 +17,33 @@ from headwater.console import progress_bar
 from ingestion.errors import HeadwaterError
 from ingestion.settings import Settings, child_environment, settings
 from ingestion.spark import spark_session, stop_session
-from ingestion.spark_home import class_archive, has_class_archive
+from ingestion.spark_home import CLASS_ARCHIVE, has_class_archive
 
 MOST_SECONDS = 300
 
 
-def ensure_class_archive(chosen: Settings) -> Path:
+def ensure_class_archive() -> None:
     """Make the archive unless it is there: run Spark once, in a process of its own."""
-    file = class_archive(chosen)
-    if has_class_archive(chosen):
-        return file
+    if has_class_archive():
+        return
     command = [sys.executable, "-m", "headwater.local.class_archive"]
     with tempfile.TemporaryDirectory() as home, progress_bar() as bar:
         task = bar.add_task("Preparing quick starts of Spark, once", total=1)
-        environment = child_environment(
-            HEADWATER_HOME=home,
-            HEADWATER_CACHE=str(chosen.cache),
-            HEADWATER_SPARK_MASTER="local[1]",
-        )
+        environment = child_environment(HEADWATER_HOME=home, HEADWATER_SPARK_MASTER="local[1]")
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         bar.advance(task)
-    if done.returncode != 0 or not file.exists():
+    if done.returncode != 0 or not has_class_archive():
         said = (done.stderr or done.stdout).strip().splitlines() or ["it gave no reason"]
         raise HeadwaterError(
-            f"Spark could not be run to prepare {file}: {said[-1]}",
-            "run `headwater doctor`; free some space, or name another folder in HEADWATER_CACHE",
+            f"Spark could not be run to prepare {CLASS_ARCHIVE}: {said[-1]}",
+            "run `headwater doctor`; check that the folder is writable and has 500 MB of space",
         )
-    return file
 
 
 def make_class_archive(chosen: Settings) -> None:
     """Run a stream as ingestion does, and let Java keep the classes that this took."""
-    file = class_archive(chosen)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{os.getpid()}.jsa")
+    CLASS_ARCHIVE.parent.mkdir(exist_ok=True)
+    draft = CLASS_ARCHIVE.with_name(f"{os.getpid()}.jsa")
     session = spark_session(chosen, "ingest", java=f"-XX:ArchiveClassesAtExit={draft}")
     session.dataSource.register(_OneBatch)
     query = (
@@ -64,7 +56,7 @@ def make_class_archive(chosen: Settings) -> None:
     query.processAllAvailable()
     query.stop()
     stop_session(session, MOST_SECONDS)  # Java writes the archive now
-    draft.replace(file)
+    draft.replace(CLASS_ARCHIVE)
 
 
 def _collect(batch: DataFrame, _number: int) -> None:

@@ -14,7 +14,7 @@ from headwater.local.services import Service, port_holder, running_pid, services
 from ingestion.catalog import open_catalog
 from ingestion.errors import HeadwaterError
 from ingestion.settings import Settings, java_home, unexported, worker_python
-from ingestion.spark_home import class_archive, has_class_archive, pyspark_home
+from ingestion.spark_home import CLASS_ARCHIVE, has_class_archive, pyspark_home
 
 NEWEST_PYTHON = (3, 13)  # of those that this PySpark was tried with
 MEMORY_GB = 4
@@ -122,9 +122,8 @@ def _jars(settings: Settings) -> Finding:
     )
 
 
-def _quick_starts(settings: Settings) -> Finding:
-    file = class_archive(settings)
-    found = str(file) if has_class_archive(settings) else "none yet; `headwater jars` prepares them"
+def _quick_starts(_: Settings) -> Finding:
+    found = str(CLASS_ARCHIVE) if has_class_archive() else "none; `headwater jars` prepares them"
     return Finding("Quick starts of Spark", True, found)
 
 

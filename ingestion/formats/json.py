@@ -258,7 +258,10 @@ def _column(values: list[Any], kind: str, epoch: str | None = None) -> tuple[pa.
 
 def _texts(values: list[Any]) -> tuple[pa.Array, pa.Array]:
     """JSON numbers and strings as text, and which of them are strings."""
-    raws = [None if raw is None else bytes(raw) for raw in values]
+    try:
+        raws: list[bytes | None] = list(map(bytes, values))
+    except TypeError:  # some are missing
+        raws = [None if raw is None else bytes(raw) for raw in values]
     text = pa.array(raws, pa.string())
     text = pc.if_else(pc.equal(text, "null"), None, text)
     is_string = pc.starts_with(text, '"')

@@ -7,19 +7,21 @@ import json
 import shutil
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 
 from headwater.local import services
-from ingestion import lease, ledger
+from ingestion import kafka, lease, ledger
 from ingestion.catalog import open_catalog
 from ingestion.errors import HeadwaterError, TakenOverError, TopicChangedError
 from ingestion.kafka import admin, end_offsets, ensure_topic
@@ -71,8 +73,8 @@ def wait_for_more(settings: Settings, stream: Stream) -> None:
 
 
 def restart_broker(stack: dict[str, str], settings: Settings, away_seconds: float) -> None:
-    (kafka,) = (one for one in services.services(settings) if one.name == "kafka")
-    services.end(settings, kafka, lambda _: None)
+    (service,) = (one for one in services.services(settings) if one.name == "kafka")
+    services.end(settings, service, lambda _: None)
     time.sleep(away_seconds)  # the outage is what is tested
     done = run(HEADWATER, "up", env=stack)
     assert done.returncode == 0, done.stderr
@@ -99,6 +101,34 @@ def test_a_broker_that_restarts_in_mid_batch(
         send(settings, stream.topics[0], *[VALUE] * 1_000)
         watched.wait_until_drained()
     assert verified(settings, stream) == 61_000
+
+
+def test_a_broker_that_hangs_holds_no_task_for_ever(
+    settings: Settings, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "QUIET_SECONDS", 2)
+    send(settings, stream.topics[0], *[VALUE] * 20_000, partitions=1)
+    little_ahead = {"queued.min.messages": 100, "fetch.message.max.bytes": 10_000}
+    consumer = kafka.committed_consumer(settings, "test", **little_ahead)
+    blocks = kafka.read_ranges(consumer, [kafka.Range(stream.topics[0], 0, 0, 20_000)])
+    next(blocks)
+    with hung_broker(settings), pytest.raises(HeadwaterError, match="gave no record for 2 s"):
+        deque(blocks)
+    consumer.close()
+    land(settings, stream)
+    assert verified(settings, stream) == 20_000
+
+
+@contextmanager
+def hung_broker(settings: Settings) -> Iterator[None]:
+    """It takes connections and answers nothing."""
+    (service,) = (one for one in services.services(settings) if one.name == "kafka")
+    process = psutil.Process(services.running_pid(settings, service))
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(40, marks=pytest.mark.slow)])

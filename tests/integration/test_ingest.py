@@ -23,6 +23,7 @@ from headwater.local.class_archive import ensure_class_archive
 from ingestion.catalog import open_catalog
 from ingestion.ledger import data_files
 from ingestion.settings import Settings
+from ingestion.spark_home import CLASS_ARCHIVE
 from ingestion.stream import load_streams
 from tests.conftest import HEADWATER, ROOT, clean_environment, free_port, run
 from tests.integration.outside import (
@@ -112,26 +113,6 @@ def test_killed_in_mid_batch_killed_before_the_commit_then_stopped(
     verified(settings, stream)
 
 
-def test_java_starts_from_the_class_archive_and_python_from_the_installed_package(
-    stack: dict[str, str], settings: Settings
-) -> None:
-    archive = ensure_class_archive(settings)
-    produce(settings, "stocks", 1, None, 15, SHARES, lambda _: None)
-    with killed_at_the_end(start_ingest(stack)) as ingest:
-        (stream,) = load_streams(["stocks"])
-        wait_for(lambda: commits(settings) > 0 and behind(settings, stream) == 0)
-        java, zips = [], []
-        for process in psutil.Process(ingest.pid).children(recursive=True):
-            with suppress(psutil.Error):  # planning processes come and go
-                if process.name() == "java":
-                    java.append({one.path for one in process.memory_maps()})
-                elif "ingestion.worker" in process.cmdline():
-                    zips.append(process.environ()["PYTHONPATH"].split(":")[0])
-        assert [str(archive) in files for files in java] == [True]
-        assert {(Path(one).name, Path(one).exists()) for one in zips} == {("pyspark.zip", False)}
-    shutil.rmtree(settings.home / "checkpoints" / "stocks")
-
-
 @contextmanager
 def killed_at_the_end(ingest: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     try:
@@ -189,6 +170,7 @@ def test_two_streams_in_one_process_seen_from_outside(
     stack: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
     """Events as JSON, metrics, the Spark UI, `stop` for one, a failure of the other."""
+    ensure_class_archive()
     first, second = (f"words_{uuid4().hex[:8]}" for _ in range(2))
     for name in (first, second):
         (tmp_path / f"{name}.yml").write_text(WORDS.format(name=name))
@@ -213,6 +195,7 @@ def test_two_streams_in_one_process_seen_from_outside(
         (start,) = told("start")
         assert start["metrics"] == f"http://127.0.0.1:{port}/metrics"
         assert "headwater ingest" in requests.get(f"{start['spark_ui']}/jobs/", timeout=10).text
+        assert_quick_start(ingest)
         wait_for(lambda: metrics(port)["headwater_lag_records", first] == 0)
         seen = metrics(port)
         assert seen["headwater_records_read_total", second] == 21
@@ -252,6 +235,19 @@ def test_two_streams_in_one_process_seen_from_outside(
     assert states == {first: "stopped", second: "failed"}
     (error,) = told("error")
     assert failed["message"].endswith(error["message"])
+
+
+def assert_quick_start(ingest: subprocess.Popen[str]) -> None:
+    """Java maps the class archive, and Python finds no zip that it would have to compile."""
+    java, zips = [], []
+    for process in psutil.Process(ingest.pid).children(recursive=True):
+        with suppress(psutil.Error):  # planning processes come and go
+            if process.name() == "java":
+                java.append({one.path for one in process.memory_maps()})
+            elif "ingestion.worker" in process.cmdline():
+                zips.append(Path(process.environ()["PYTHONPATH"].split(":")[0]))
+    assert [str(CLASS_ARCHIVE) in files for files in java] == [True]
+    assert {(one.name, one.exists()) for one in zips} == {("pyspark.zip", False)}
 
 
 def metrics(port: int) -> dict[tuple[str, ...], float]:

@@ -2,12 +2,21 @@
 
 import json
 import random
+from itertools import cycle
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from ingestion.errors import ERROR_TYPES
+from ingestion.kafka import (
+    FIRST_RECORDS,
+    MOST_BYTES,
+    Range,
+    committed_consumer,
+    end_offsets,
+    read_ranges,
+)
 from ingestion.settings import Settings
 from ingestion.stream import load_stream
 from tests.integration.outside import assert_table_is_topic, drop, land, read_table, send
@@ -16,6 +25,7 @@ from tests.unit.test_avro import AVRO
 from tests.unit.test_fuzz import STREAMS, payloads
 
 PAYLOADS = 10_000
+LARGE = 900_000
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +62,19 @@ def test_every_payload_is_accounted_for(
         assert sum(landed.errors.values()) == PAYLOADS - good
     finally:
         drop(settings, f"bronze.{name}")
+
+
+@pytest.mark.parametrize("ranges", [1, 4])
+def test_what_is_read_at_once_is_bounded_by_bytes(settings: Settings, ranges: int) -> None:
+    """Records of nearly a megabyte: in one range, and in several that are read together if small."""
+    name = f"large-{uuid4().hex[:8]}"
+    values = [bytes(LARGE)] * (ranges * 100)
+    send(settings, name, *values, keys=map(str.encode, cycle("abcdefgh")), partitions=ranges)
+    ends = end_offsets(settings, {name: list(range(ranges))})
+    consumer = committed_consumer(settings, "test")
+    wanted = [Range(*partition, 0, end) for partition, end in ends.items()]
+    sizes = [sum(len(one.value()) for one in block) for block in read_ranges(consumer, wanted)]
+    consumer.close()
+    assert sum(sizes) == sum(map(len, values))
+    assert max(sizes) <= FIRST_RECORDS * LARGE
+    assert sorted(sizes)[-ranges - 1] <= MOST_BYTES  # all but the first of each range
