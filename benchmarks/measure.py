@@ -188,13 +188,22 @@ def _pss(process: psutil.Process) -> int:
 
 
 def watch_headwater(
-    settings: Settings, *arguments: str, checkout: Path | None = None, **environment: str
+    settings: Settings,
+    *arguments: str,
+    checkout: Path | None = None,
+    module: str | None = None,
+    **environment: str,
 ) -> Watched:
-    """A `headwater` command with these settings, of this checkout or of another one."""
-    command = checkout / ".venv" / "bin" / "headwater" if checkout else HEADWATER
+    """A `headwater` command with these settings, of this checkout or of another one.
+
+    `module` is run in the place of `headwater`.
+    """
+    command = [str(checkout / ".venv" / "bin" / "headwater" if checkout else HEADWATER)]
+    if module is not None:
+        command = [sys.executable, "-m", module]
     settings.logs.mkdir(parents=True, exist_ok=True)
     return Watched(
-        [str(command), *arguments],
+        [*command, *arguments],
         settings.logs / f"benchmark-{arguments[0]}.log",
         folder=checkout,
         HEADWATER_HOME=str(settings.home),

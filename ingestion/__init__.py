@@ -1,5 +1,6 @@
-"""Kafka to bronze, and only that.
+"""Kafka to bronze, and only that. Read it in this order, and you know how a record becomes a row:
 
-`stream` reads the declared streams, `decode` turns Kafka records into bronze rows, `bronze` makes
-the table, `ledger` knows where the table stands and commits to it, `ingest` runs the streams.
+`stream` says what is declared, `supervise` keeps streams running, `run` is one run of one stream.
+Spark asks `source` for batches, and its tasks do what `landing` says: `kafka` reads, `decode` makes
+rows with the help of `formats` and `rules`, `files` writes them. `commit` moves the `ledger`.
 """

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -55,20 +54,25 @@ class Records:
         """From the client's messages."""
         first, last, count = records[0], records[-1], len(records)
         message = type(first)  # its methods, mapped, are the fastest way to get at the parts
-        if (first.topic(), first.partition()) == (last.topic(), last.partition()):  # in order
+        is_one_partition = (first.topic(), first.partition()) == (last.topic(), last.partition())
+        if is_one_partition:  # they come in order
             topics = pa.repeat(first.topic(), count)
             partitions = pa.repeat(pa.scalar(first.partition(), pa.int32()), count)
         else:
             topics = pa.array(list(map(message.topic, records)), pa.string())
             partitions = pa.array(list(map(message.partition, records)), pa.int32())
+        if is_one_partition and last.offset() - first.offset() == count - 1:  # without gaps
+            offsets = pa.arange(first.offset(), last.offset() + 1)
+        else:
+            offsets = pa.array(list(map(message.offset, records)), pa.int64())
         milliseconds = pa.array([time for _, time in map(message.timestamp, records)], pa.int64())
         return cls(
             topics,
             partitions,
-            pa.array(list(map(message.offset, records)), pa.int64()),
+            offsets,
             from_epoch(milliseconds, "milliseconds"),  # a producer may send any number
-            list(map(message.key, records)),
-            list(map(message.value, records)),
+            Payloads.of(list(map(message.key, records))),
+            Payloads.of(list(map(message.value, records))),
             pa.array(list(map(_headers, map(message.headers, records))), HEADERS_TYPE)
             if headers
             else None,
@@ -85,8 +89,8 @@ class Records:
             pa.concat_arrays([part.partitions for part in parts]),
             pa.concat_arrays([part.offsets for part in parts]),
             pa.concat_arrays([part.timestamps for part in parts]),
-            list(chain.from_iterable(part.keys for part in parts)),
-            list(chain.from_iterable(part.values for part in parts)),
+            Payloads.joined([part.keys for part in parts]),
+            Payloads.joined([part.values for part in parts]),
             pa.concat_arrays(headers) if headers else None,
         )
 
@@ -107,8 +111,8 @@ class Records:
             columns["_kafka_partition"],
             columns["_kafka_offset"],
             columns["_kafka_timestamp"],
-            columns["_kafka_key"].to_pylist(),
-            columns["_kafka_value"].to_pylist(),
+            Payloads.of(columns["_kafka_key"].to_pylist()),
+            Payloads.of(columns["_kafka_value"].to_pylist()),
             kept,
         )
 
@@ -152,13 +156,13 @@ class StreamDecoder:
         count = len(records)
         payloads = {"key": records.keys, "value": records.values}
         parsed = {part: decoder.parse(payloads[part]) for part, decoder in self._decoders.items()}
-        values = pa.array(records.values, pa.binary())
+        values = records.values.column
         columns: dict[str, pa.Array] = {
             "_kafka_topic": records.topics,
             "_kafka_partition": records.partitions,
             "_kafka_offset": records.offsets,
             "_kafka_timestamp": records.timestamps,
-            "_kafka_key": pa.array(records.keys, pa.binary()),
+            "_kafka_key": records.keys.column,
             "_kafka_value": values,
         }
         if records.headers is not None:

@@ -36,11 +36,7 @@ FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS} {CODE_
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUIET_ARCHIVE = "-Xlog:cds*=off"  # Java starts without an archive that does not fit, and says so
 STOP_SECONDS = 30
-
-
-def quoted(table: str) -> str:
-    """A table's name as Spark reads it, whatever words its parts are."""
-    return ".".join(f"`{part}`" for part in (CATALOG, *table.split(".")))
+WORKER = "ingestion.worker"  # the module of which Spark makes its Python workers
 
 
 def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[str, str]:
@@ -110,7 +106,7 @@ def spark_session(
     properties = spark_properties(settings, log, f"{SMALL} {java or ''}") | (more or {})
     # An idle stream asks Kafka for news four times a second instead of a hundred times.
     properties["spark.sql.streaming.pollingDelay"] = "250ms"
-    properties["spark.python.daemon.module"] = "ingestion.worker"
+    properties["spark.python.daemon.module"] = WORKER
     properties["spark.app.name"] = f"headwater {name}"
     # What PySpark's own libraries have to say in Python belongs in the same log.
     logging.basicConfig(filename=log, level=logging.WARNING)

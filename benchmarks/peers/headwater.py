@@ -12,12 +12,20 @@ from ingestion.settings import Settings
 STARTED = '"event": "start"'  # Spark is there, the stream begins
 
 
-def land(case: Case, folder: Path, checkout: Path | None = None) -> Landed:
+TYPED_ONLY = "benchmarks.peers.typed_only"
+
+
+def land(
+    case: Case, folder: Path, checkout: Path | None = None, module: str | None = None
+) -> Landed:
     """Run this checkout, or another one that has its own .venv."""
     settings = own_settings(case.broker, folder, case.stream, case.topic, checkout)
-    arguments = ("ingest", case.stream, "--once")
     with watch_headwater(
-        settings, *arguments, checkout=checkout, HEADWATER_LOG_FORMAT="json"
+        settings,
+        *("ingest", case.stream, "--once"),
+        checkout=checkout,
+        module=module,
+        HEADWATER_LOG_FORMAT="json",
     ) as watched:
         start_up = watched.wait_for_output(STARTED)
         watched.wait()

@@ -4,13 +4,36 @@ A decoder gets the bytes of many records and gives Arrow columns. What does not 
 the record keeps its place, its value is null, and a problem says why.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import chain
+from typing import Protocol, Self
 
 import pyarrow as pa
 
-Payloads = list[bytes | None]  # null: a tombstone, or a record without a key
 Problems = dict[int, str]  # number of the record in the block -> what is wrong
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """Keys or values of records, as Python objects and as a column. Some decoders want one, some
+    the other.
+    """
+
+    raw: list[bytes | None]  # null: a tombstone, or a record without a key
+    column: pa.BinaryArray
+
+    @classmethod
+    def of(cls, raw: list[bytes | None]) -> Self:
+        return cls(raw, pa.array(raw, pa.binary()))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Payloads"]) -> Self:
+        raw = list(chain.from_iterable(part.raw for part in parts))
+        return cls(raw, pa.concat_arrays([part.column for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.raw)
 
 
 @dataclass(frozen=True)

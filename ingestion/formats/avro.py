@@ -56,8 +56,8 @@ class AvroDecoder:
             raise StreamFileError(f"the Avro schema cannot be read: {error}") from error
 
     def parse(self, payloads: Payloads) -> Parsed:
-        rows = [row for row, payload in enumerate(payloads) if payload is not None]
-        present = [payload for payload in payloads if payload is not None]
+        rows = [row for row, payload in enumerate(payloads.raw) if payload is not None]
+        present = [payload for payload in payloads.raw if payload is not None]
         return merge([(rows, self._reader.parse(present))], self._fields, len(payloads))
 
 

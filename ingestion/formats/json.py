@@ -8,6 +8,7 @@ and Arrow converts their columns as a whole.
 
 import functools
 import re
+from contextlib import suppress
 from itertools import accumulate
 from operator import attrgetter
 from typing import Annotated, Any, cast
@@ -74,13 +75,14 @@ class JsonDecoder:
 
     def parse(self, payloads: Payloads) -> Parsed:
         text, unreadable = convert.texts(payloads)
+        objects = payloads.raw
         if text.null_count:  # tombstones, and what is not UTF-8: no fields
-            payloads = [
+            objects = [
                 b"{}" if payload is None or index in unreadable else payload
-                for index, payload in enumerate(payloads)
+                for index, payload in enumerate(objects)
             ]
         parsed = Parsed([], [{} for _ in self._fields], unreadable)
-        records, judged = self._decode(cast(list[bytes], payloads), parsed)
+        records, judged = self._decode(cast(list[bytes], objects), parsed)
         for number, field in enumerate(self._fields):
             values = self._values(records, number, parsed)
             for index, judgement in judged.items():
@@ -89,7 +91,7 @@ class JsonDecoder:
             parsed.columns.append(column)
             for index, kind in misfits.items():
                 parsed.misfits[number][index] = _misfit(kind, field)
-        for payload in payloads[:SAMPLE]:
+        for payload in objects[:SAMPLE]:
             try:
                 parsed.undeclared.update(_object.decode(payload or b"").keys() - self._names)
             except REFUSALS:
@@ -258,17 +260,23 @@ def _column(values: list[Any], kind: str, epoch: str | None = None) -> tuple[pa.
 
 def _texts(values: list[Any]) -> tuple[pa.Array, pa.Array]:
     """JSON numbers and strings as text, and which of them are strings."""
-    try:
-        raws: list[bytes | None] = list(map(bytes, values))
-    except TypeError:  # some are missing
-        raws = [None if raw is None else bytes(raw) for raw in values]
-    text = pa.array(raws, pa.string())
+    text = _lines(values)
     text = pc.if_else(pc.equal(text, "null"), None, text)
     is_string = pc.starts_with(text, '"')
     if pc.any(is_string).as_py():
         strings = [_string.decode(raw) for raw in text.filter(is_string).to_pylist()]
         text = pc.replace_with_mask(text, is_string, pa.array(strings, pa.string()))
     return text, is_string
+
+
+def _lines(values: list[Any]) -> pa.Array:
+    """JSON as it was written. Joined and split again, values need no object of their own."""
+    with suppress(TypeError):  # some are missing
+        whole = pa.array([b"\n".join(values)], pa.string())
+        lines = pc.split_pattern(whole, "\n").values
+        if len(lines) == len(values):  # no object or array of several lines is among them
+            return lines
+    return pa.array([None if raw is None else bytes(raw) for raw in values], pa.string())
 
 
 def _nested(values: list[Any], kind: str) -> tuple[pa.Array, Problems]:

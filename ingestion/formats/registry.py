@@ -150,7 +150,7 @@ class RegistryDecoder:
 
     def parse(self, payloads: Payloads) -> Parsed:
         groups: dict[bytes, list[int]] = {}
-        for row, payload in enumerate(payloads):
+        for row, payload in enumerate(payloads.raw):
             if payload is not None:
                 groups.setdefault(self.head(payload), []).append(row)
         unreadable: Problems = {}
@@ -162,7 +162,7 @@ class RegistryDecoder:
                 unreadable |= dict.fromkeys(rows, str(error))
                 continue
             start = len(head)
-            bodies = [cast(bytes, payloads[row])[start:] for row in rows]
+            bodies = [cast(bytes, payloads.raw[row])[start:] for row in rows]
             parts.append((rows, reader.parse(bodies)))
         merged = merge(parts, self.fields, len(payloads))
         merged.unreadable |= unreadable

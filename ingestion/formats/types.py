@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 UTC_MICROSECONDS = pa.timestamp("us", "UTC")
-EPOCHS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us"}
+
 SIMPLE = {
     "string": pa.string(),
     "boolean": pa.bool_(),

@@ -44,14 +44,14 @@ _NO_ZONE = pa.timestamp("us")
 def texts(payloads: Payloads) -> tuple[pa.Array, Problems]:
     """The payloads as text; null, and a problem, where they are not UTF-8."""
     try:
-        return pa.array(payloads, pa.binary()).cast(pa.string()), {}
+        return payloads.column.cast(pa.string()), {}
     except pa.ArrowInvalid:
         problems = {
             index: "not valid UTF-8"
-            for index, payload in enumerate(payloads)
+            for index, payload in enumerate(payloads.raw)
             if payload is not None and not _is_utf8(payload)
         }
-        kept = [None if index in problems else one for index, one in enumerate(payloads)]
+        kept = [None if index in problems else one for index, one in enumerate(payloads.raw)]
         return pa.array(kept, pa.binary()).cast(pa.string()), problems
 
 

@@ -11,6 +11,7 @@ from ingestion.settings import Settings
 from ingestion.spark import iceberg_properties, spark_session, stop_session
 from ingestion.stream import Stream, load_streams
 from tests.integration.lab import Lab
+from tests.integration.outside import kill_tree, started
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,15 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     session = spark_session(settings, "ingest", iceberg_properties(settings, jars))
     yield session
     stop_session(session)
+
+
+@pytest.fixture(autouse=True)
+def _no_ingestion_is_left_running() -> Iterator[None]:
+    yield
+    for ingest in started:
+        if ingest.poll() is None:
+            kill_tree(ingest)
+    started.clear()
 
 
 def new_stream() -> Stream:

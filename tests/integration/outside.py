@@ -1,10 +1,11 @@
 """What an outsider sees: the topic through a Kafka consumer, the tables through pyiceberg."""
 
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.rows.verify import verify
@@ -27,6 +29,7 @@ from ingestion.settings import Settings
 from ingestion.source import batch_end
 from ingestion.stream import Stream
 from ingestion.supervise import Supervised, Supervisor
+from tests.conftest import HEADWATER, ROOT, clean_environment
 
 VALUE = b'{"event_time": "2026-01-05T14:30:00", "ticker": "AAPL", "price": 1}'  # a stock price
 
@@ -180,6 +183,38 @@ class Watched:
             return all(one.run and one.run.is_running and one.run.lag == 0 for one in active)
 
         wait_for(drained, seconds)
+
+
+started: list[subprocess.Popen[str]] = []  # what is left of them is killed after each test
+
+
+def start_ingest(stack: dict[str, str], *streams: str, **extra: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [str(HEADWATER), "ingest", *(streams or ("stocks",))],
+        env={**clean_environment(), **stack, **extra},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    started.append(process)
+    return process
+
+
+def kill_tree(ingest: subprocess.Popen[str]) -> None:
+    for process in (*psutil.Process(ingest.pid).children(recursive=True), ingest):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    ingest.wait(30)
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a data file is written to its end."""
+    try:
+        pq.read_metadata(file)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
 
 
 def row_count(settings: Settings, stream: Stream) -> int:

@@ -31,10 +31,10 @@ from tests.integration.outside import (
     read_table,
     row_count,
     send,
+    start_ingest,
     verified,
     wait_for,
 )
-from tests.integration.test_ingest import start_ingest
 
 FILE = """\
 description: Counts.

@@ -6,8 +6,7 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,14 +24,17 @@ from ingestion.ledger import data_files
 from ingestion.settings import Settings
 from ingestion.spark_home import CLASS_ARCHIVE
 from ingestion.stream import load_streams
-from tests.conftest import HEADWATER, ROOT, clean_environment, free_port, run
+from tests.conftest import HEADWATER, ROOT, free_port, run
 from tests.integration.outside import (
     assert_table_is_topic,
     behind,
+    is_whole,
+    kill_tree,
     locked_catalog,
     make_again,
     read_table,
     send,
+    start_ingest,
     verified,
     wait_for,
 )
@@ -45,17 +47,6 @@ def commits(settings: Settings) -> int:
     if not catalog.table_exists("bronze.stocks"):
         return 0
     return len(catalog.load_table("bronze.stocks").snapshots())
-
-
-def start_ingest(stack: dict[str, str], *streams: str, **extra: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(HEADWATER), "ingest", *(streams or ("stocks",))],
-        env={**clean_environment(), **stack, **extra},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def test_once_lands_exactly_what_the_generator_made(
@@ -86,21 +77,22 @@ def test_killed_in_mid_batch_killed_before_the_commit_then_stopped(
     (stream,) = load_streams(["stocks"])
     checkpoints = settings.home / "checkpoints" / "stocks"
     produce(settings, "stocks", 50_000, None, 12, SHARES, lambda _: None)
-    with killed_at_the_end(start_ingest(stack)):
-        # The batch is planned and under way once Spark has written its end offsets.
-        wait_for(lambda: any(checkpoints.glob("*/offsets/0")))
+    ingest = start_ingest(stack)
+    # The batch is planned and under way once Spark has written its end offsets.
+    wait_for(lambda: any(checkpoints.glob("*/offsets/0")))
+    kill_tree(ingest)
     shutil.rmtree(checkpoints)
 
-    with killed_at_the_end(start_ingest(stack)) as ingest:
-        wait_for(lambda: behind(settings, stream) == 0)
-        table = open_catalog(settings).load_table(stream.table)
-        folder = Path(table.location().removeprefix("file://")) / "data"
-        before = set(folder.rglob("*.parquet"))
-        # The writer has its files, and waits to commit them: the catalog is locked.
-        with locked_catalog(settings):
-            produce(settings, "stocks", 20_000, None, 14, SHARES, lambda _: None)
-            wait_for(lambda: bool(set(folder.rglob("*.parquet")) - before))
-            kill_tree(ingest)
+    ingest = start_ingest(stack)
+    wait_for(lambda: behind(settings, stream) == 0)
+    table = open_catalog(settings).load_table(stream.table)
+    folder = Path(table.location().removeprefix("file://")) / "data"
+    before = set(folder.rglob("*.parquet"))
+    # The writer has its files, and waits to commit them: the catalog is locked.
+    with locked_catalog(settings):
+        produce(settings, "stocks", 20_000, None, 14, SHARES, lambda _: None)
+        wait_for(lambda: any(map(is_whole, set(folder.rglob("*.parquet")) - before)))
+        kill_tree(ingest)
     shutil.rmtree(checkpoints)
     table = open_catalog(settings).load_table(stream.table)
     committed = {Path(file.file_path.removeprefix("file://")) for file in data_files(table)}
@@ -111,22 +103,6 @@ def test_killed_in_mid_batch_killed_before_the_commit_then_stopped(
     assert_stops_cleanly(settings, ingest, signal.SIGTERM)
     assert_table_is_topic(settings, stream.table, "stocks-in")
     verified(settings, stream)
-
-
-@contextmanager
-def killed_at_the_end(ingest: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    try:
-        yield ingest
-    finally:
-        if ingest.poll() is None:
-            kill_tree(ingest)
-
-
-def kill_tree(ingest: subprocess.Popen[str]) -> None:
-    for process in (*psutil.Process(ingest.pid).children(recursive=True), ingest):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    ingest.wait(30)
 
 
 def assert_stops_cleanly(

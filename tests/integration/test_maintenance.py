@@ -335,6 +335,7 @@ def test_after_500_small_commits_care_under_load_loses_and_doubles_nothing(
     age(settings, stream.table, 5)
     assert verified(settings, stream) == 1000
     old = snapshot_ids(settings, stream.table)
+    assert len(old) > 500
     position = read_position(load(settings, stream.table))
 
     with supervised(spark, settings, stream) as watched:
@@ -347,7 +348,7 @@ def test_after_500_small_commits_care_under_load_loses_and_doubles_nothing(
         assert watched.told("restart") == watched.told("failed") == []
     assert "compacted 500 files into 1" in first.done
     assert "compacted" not in second.done
-    assert first.before.snapshots > 500 > 50 > second.after.snapshots
+    assert first.before.snapshots > 50 > second.after.snapshots
     table = load(settings, stream.table)
     ids = snapshot_ids(settings, stream.table)
     assert young <= ids  # the promise
@@ -356,7 +357,7 @@ def test_after_500_small_commits_care_under_load_loses_and_doubles_nothing(
     assert marked is not None
     assert marked.snapshot_id in ids
     assert verified(settings, stream) > 1000
-    assert read_position(table).offsets[topic]["0"] == table.scan().count()
+    assert read_position(table).offsets[topic, 0] == table.scan().count()
 
 
 def commit_one_by_one(settings: Settings, stream: Stream, commits: int) -> None:

@@ -66,7 +66,7 @@ def test_every_payload_is_accounted_for(
 
 @pytest.mark.parametrize("ranges", [1, 4])
 def test_what_is_read_at_once_is_bounded_by_bytes(settings: Settings, ranges: int) -> None:
-    """Records of nearly a megabyte: in one range, and in several that are read together if small."""
+    """Records of nearly a megabyte, in one range and in several that are read together if small."""
     name = f"large-{uuid4().hex[:8]}"
     values = [bytes(LARGE)] * (ranges * 100)
     send(settings, name, *values, keys=map(str.encode, cycle("abcdefgh")), partitions=ranges)

@@ -20,6 +20,7 @@ from tests.integration.outside import (
     assert_table_is_topic,
     read_topic,
     send,
+    start_ingest,
     wait_for,
 )
 from tests.integration.secure_broker import (
@@ -31,7 +32,6 @@ from tests.integration.secure_broker import (
     settings_of,
     with_password,
 )
-from tests.integration.test_ingest import start_ingest
 
 STREAM = """\
 description: Lines of text.

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from ingestion.decode import HEADERS_TYPE, Block, Records, StreamDecoder
+from ingestion.formats import Payloads
 from ingestion.formats.registry import Registry
 from ingestion.formats.types import UTC_MICROSECONDS
 from ingestion.stream import Stream, load_stream
@@ -41,8 +42,8 @@ def decode_block(
         pa.repeat(pa.scalar(0, pa.int32()), count),
         pa.array(range(count), pa.int64()),
         pa.repeat(pa.scalar(STAMP, UTC_MICROSECONDS), count),
-        list(keys or [None] * count),
-        list(values),
+        Payloads.of(list(keys or [None] * count)),
+        Payloads.of(list(values)),
         pa.array([HEADERS] * count, HEADERS_TYPE) if stream.headers else None,
     )
     return StreamDecoder(stream, registry).decode(records, STAMP)

@@ -14,7 +14,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from ingestion.formats import Field, Parsed
+from ingestion.formats import Field, Parsed, Payloads
 from ingestion.formats import avro as module
 from ingestion.formats.avro import AvroDecoder, problem
 from ingestion.formats.types import arrow_type
@@ -66,7 +66,7 @@ def parse_it(
     schema = record(it=kind)
     decoder = AvroDecoder(json.dumps(schema), [Field(("it",), declared, epoch)])
     payload = value if isinstance(value, bytes) else write(schema, {"it": value[0]})
-    parsed = decoder.parse([payload] * (1 if few else MANY))
+    parsed = decoder.parse(Payloads.of([payload] * (1 if few else MANY)))
     assert not parsed.unreadable
     return parsed.columns[0][0].as_py(), parsed.misfits[0].get(0)
 
@@ -77,7 +77,7 @@ def test_whole_records_are_read_and_broken_ones_keep_their_place(copies: int) ->
     claims = b"\xfe\xff\xff\xff\x0f"  # a string of two gigabytes
     broken = [whole[:-1], whole + b"\0", b"", b"\xff" * 40, claims, avro()[:-6] + claims]
     payloads = [whole, *broken, None, whole] * copies
-    parsed = AvroDecoder(json.dumps(AVRO), FIELDS).parse(payloads)
+    parsed = AvroDecoder(json.dumps(AVRO), FIELDS).parse(Payloads.of(payloads))
     good = ("a", 1, "n", [("x", "y")])
     nothing = (None,) * 4
     assert rows(parsed) == [good, *[nothing] * 7, good] * copies
@@ -89,7 +89,7 @@ def test_whole_records_are_read_and_broken_ones_keep_their_place(copies: int) ->
 
 def test_bytes_behind_a_record_are_found_by_the_fast_way() -> None:
     payloads = [avro(), *[avro() + avro()] * MANY]
-    parsed = AvroDecoder(json.dumps(AVRO), FIELDS).parse(payloads)
+    parsed = AvroDecoder(json.dumps(AVRO), FIELDS).parse(Payloads.of(payloads))
     assert sorted(parsed.unreadable) == list(range(1, MANY + 1))
 
 
@@ -203,7 +203,7 @@ def test_epoch_says_what_a_number_means(few: bool) -> None:
 def test_a_negative_branch_of_a_union_is_no_record() -> None:
     """Python would count from the end of the branches."""
     decoder = AvroDecoder(json.dumps(record(it=["null", "long"])), [Field(("it",), "bigint")])
-    assert decoder.parse([b"\x02\x05", b"\x01\x05", b"\x03"]).unreadable == {
+    assert decoder.parse(Payloads.of([b"\x02\x05", b"\x01\x05", b"\x03"])).unreadable == {
         1: NOT_WHOLE,
         2: NOT_WHOLE,
     }
@@ -222,7 +222,7 @@ def test_nested_fields_are_found_by_their_path(copies: int) -> None:
         write(schema, {"plain": here, "maybe": None, "either": ("Other", {"city": 5})}),
         write(schema, {"plain": here, "maybe": None, "either": None}),
     ]
-    parsed = AvroDecoder(json.dumps(schema), fields).parse(payloads * copies)
+    parsed = AvroDecoder(json.dumps(schema), fields).parse(Payloads.of(payloads * copies))
     assert rows(parsed)[:3] == [
         ("Delft", "Delft", "Delft", ["t"], None),
         ("Delft", None, None, None, None),
@@ -234,7 +234,11 @@ def test_nested_fields_are_found_by_their_path(copies: int) -> None:
 
 def test_a_whole_value_need_not_be_a_record() -> None:
     decoder = AvroDecoder('"string"', [Field((), "string")])
-    assert rows(decoder.parse([write("string", "a"), None, b"\x08a"])) == [("a",), (None,), (None,)]
+    assert rows(decoder.parse(Payloads.of([write("string", "a"), None, b"\x08a"]))) == [
+        ("a",),
+        (None,),
+        (None,),
+    ]
 
 
 @pytest.mark.parametrize("copies", [1, MANY])
@@ -242,7 +246,7 @@ def test_the_last_of_two_keys_of_a_map_counts(copies: int) -> None:
     decoder = AvroDecoder(
         json.dumps(record(it={"type": "map", "values": "int"})), [Field(("it",), "map<string,int>")]
     )
-    parsed = decoder.parse([b"\x06\x02a\x02\x02b\x04\x02a\x06\0"] * copies)
+    parsed = decoder.parse(Payloads.of([b"\x06\x02a\x02\x02b\x04\x02a\x06\0"] * copies))
     assert rows(parsed) == [([("b", 2), ("a", 3)],)] * copies
 
 
@@ -376,13 +380,13 @@ def test_the_fast_way_and_fastavro_agree_on_every_payload(
     made = list(payloads(random.Random(seed), 3_000))  # noqa: S311
     decoder = AvroDecoder(json.dumps(MIXED), MIXED_FIELDS)
     monkeypatch.setattr(module, "FEW", len(made))
-    judged = decoder.parse(made)
+    judged = decoder.parse(Payloads.of(made))
     assert 0.1 < len(judged.unreadable) / len(made) < 0.6
     readable = [raw for index, raw in enumerate(made) if index not in judged.unreadable]
-    judged_readable = outcome(decoder.parse(readable))
+    judged_readable = outcome(decoder.parse(Payloads.of(readable)))
     monkeypatch.setattr(module, "FEW", 1)
-    assert outcome(decoder.parse(made)) == outcome(judged)
-    assert outcome(decoder.parse(readable)) == judged_readable
+    assert outcome(decoder.parse(Payloads.of(made))) == outcome(judged)
+    assert outcome(decoder.parse(Payloads.of(readable))) == judged_readable
     assert len(decoder._reader._read_fast(readable)[1]) > len(readable) / 2
     for index in judged.unreadable:
         assert not decoder._reader._read_fast([made[index]] * 2)[1], made[index]
@@ -399,7 +403,7 @@ def test_the_fast_way_is_used() -> None:
 def test_a_bad_record_costs_little() -> None:
     def seconds(made: list[bytes | None]) -> float:
         started = time.process_time()
-        decoder.parse(made)
+        decoder.parse(Payloads.of(made))
         return time.process_time() - started
 
     decoder = AvroDecoder(json.dumps(AVRO), FIELDS)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ingestion.errors import ERROR_TYPES
-from ingestion.formats import Field, Parsed
+from ingestion.formats import Field, Parsed, Payloads
 from ingestion.formats import json as json_format
 from ingestion.formats.json import JsonDecoder
 from ingestion.formats.registry import Registry
@@ -158,8 +158,8 @@ def test_all_ways_to_read_json_agree(kind: str) -> None:
     fields = [Field((name,), kind, epoch) for name in "sid"]
     decoder, judge = JsonDecoder(fields), JsonDecoder(fields)
     judge._read = json_format._refuse
-    together = verdicts(decoder.parse([*some]))
-    assert together == verdicts(judge.parse([*some]))
-    assert together == [verdicts(decoder.parse([payload]))[0] for payload in some]
+    together = verdicts(decoder.parse(Payloads.of([*some])))
+    assert together == verdicts(judge.parse(Payloads.of([*some])))
+    assert together == [verdicts(decoder.parse(Payloads.of([payload])))[0] for payload in some]
     values = [value for row, _ in together for value in row]
     assert any(value is not None for value in values)

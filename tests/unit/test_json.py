@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.formats import Field, Parsed
+from ingestion.formats import Field, Parsed, Payloads
 from ingestion.formats.json import JsonDecoder
 
 TEN_O_CLOCK = datetime(2026, 1, 31, 10, tzinfo=UTC)
@@ -19,7 +19,7 @@ def field(path: str, kind: str, epoch: str | None = None) -> Field:
 
 def parse(fields: list[Field], *records: bytes | str | None) -> Parsed:
     payloads = [text.encode() if isinstance(text, str) else text for text in records]
-    parsed = JsonDecoder(fields).parse(payloads)
+    parsed = JsonDecoder(fields).parse(Payloads.of(payloads))
     for column in parsed.columns:
         column.validate(full=True)
         assert len(column) == len(records)
@@ -194,6 +194,13 @@ def test_numbers_keep_their_digits() -> None:
     digits = "1234567890123456789012345678.0123456789"
     parsed = parse(fields, f'{{"exact": {digits}, "near": 0.1}}')
     assert [str(values(parsed)[0]), values(parsed, 1)[0]] == [digits, 0.1]
+
+
+@pytest.mark.parametrize("odd", ["[1,\n2]", "null", None])
+def test_a_value_of_several_lines_moves_no_neighbour(odd: str | None) -> None:
+    records = [f'{{"it": {each}}}' if each else "{}" for each in ("1", odd, "2")]
+    parsed = parse([field("it", "decimal(5,1)")], *records)
+    assert values(parsed) == [Decimal("1.0"), None, Decimal("2.0")]
 
 
 def test_the_last_of_two_fields_of_one_name_counts() -> None:

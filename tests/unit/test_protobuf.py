@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pool, message_factory, timestamp_pb2, wra
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
-from ingestion.formats import Field, Parsed
+from ingestion.formats import Field, Parsed, Payloads
 from ingestion.formats.protobuf import RegistryProtobufDecoder
 from ingestion.formats.registry import Registry
 from ingestion.settings import Settings
@@ -112,7 +112,7 @@ def framed(body: bytes, place: bytes = b"\0", number: int = 1) -> bytes:
 
 
 def parse(registry: Registry, fields: list[Field], *payloads: bytes | None) -> Parsed:
-    return RegistryProtobufDecoder(registry, fields).parse(list(payloads))
+    return RegistryProtobufDecoder(registry, fields).parse(Payloads.of(list(payloads)))
 
 
 def parse_it(registry: Registry, path: str, kind: str, **values: Any) -> tuple[Any, str | None]:

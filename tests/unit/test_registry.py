@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from ingestion.errors import HeadwaterError
-from ingestion.formats import Field
+from ingestion.formats import Field, Payloads
 from ingestion.formats import registry as module
 from ingestion.formats.avro import RegistryAvroDecoder
 from ingestion.formats.registry import Registry
@@ -69,7 +69,7 @@ def test_each_record_by_the_schema_that_it_names(
         None,
         framed(1, avro()),
     ]
-    parsed = decoder.parse(payloads)
+    parsed = decoder.parse(Payloads.of(payloads))
     good = ("a", 1, None, [("x", "y")])
     found = rows(parsed)
     assert found[:3] == [(*good, None), (*good, "C"), (None, *good[1:], None)]
@@ -98,22 +98,22 @@ def test_results_are_put_back_in_their_places(
         framed(2, avro(NEWER, id=name, unit=unit)) if unit else framed(1, avro(id=name))
         for name, unit in wanted
     ]
-    assert [(row[0], row[4]) for row in rows(decoder.parse(payloads))] == wanted
+    assert [(row[0], row[4]) for row in rows(decoder.parse(Payloads.of(payloads)))] == wanted
 
 
 def test_fields_that_no_column_takes_are_named(server: RegistryServer, registry: Registry) -> None:
     server.register(1, AVRO)
     server.register(2, NEWER)
     decoder = RegistryAvroDecoder(registry, FIELDS)
-    assert decoder.parse([framed(1, avro())]).undeclared == set()
+    assert decoder.parse(Payloads.of([framed(1, avro())])).undeclared == set()
     both = [framed(1, avro()), framed(2, avro(NEWER, unit="C"))]
-    assert decoder.parse(both).undeclared == {"unit"}
+    assert decoder.parse(Payloads.of(both)).undeclared == {"unit"}
 
 
 def test_a_schema_is_asked_for_once(server: RegistryServer, decoder: RegistryAvroDecoder) -> None:
     server.register(1, AVRO)
     for _ in range(3):
-        decoder.parse([framed(1, avro())] * 3)
+        decoder.parse(Payloads.of([framed(1, avro())] * 3))
     assert server.asked == ["/schemas/ids/1"]
 
 
@@ -122,13 +122,13 @@ def test_an_unknown_id_is_asked_for_again_after_a_while(
 ) -> None:
     payload = framed(7, avro())
     for _ in range(3):
-        assert decoder.parse([payload]).unreadable
+        assert decoder.parse(Payloads.of([payload])).unreadable
     assert server.asked == ["/schemas/ids/7"]
     server.register(7, AVRO)
-    assert decoder.parse([payload]).unreadable
+    assert decoder.parse(Payloads.of([payload])).unreadable
     now = module.time.monotonic()
     monkeypatch.setattr(module.time, "monotonic", lambda: now + module.MISSING_SECONDS)
-    assert not decoder.parse([payload]).unreadable
+    assert not decoder.parse(Payloads.of([payload])).unreadable
 
 
 def test_made_up_ids_do_not_flood_the_registry(
@@ -136,7 +136,7 @@ def test_made_up_ids_do_not_flood_the_registry(
 ) -> None:
     server.register(1, AVRO)
     made_up = [framed(number, b"") for number in range(1_000_000, 1_002_000)]
-    parsed = decoder.parse([*made_up, framed(1, avro())])
+    parsed = decoder.parse(Payloads.of([*made_up, framed(1, avro())]))
     assert len(server.asked) == module.MOST_MISSING + 1
     assert sorted(parsed.unreadable) == list(range(len(made_up)))
     assert "not looked up" in parsed.unreadable[1_999]
@@ -168,14 +168,16 @@ def test_references_are_followed_each_of_them_once(
     fields = [Field(("net", "cents"), "bigint"), Field(("tax", "of", "cents"), "bigint")]
     body = write("long", 5) + b"\x02" + write("long", 7)
     decoder = RegistryAvroDecoder(registry, fields)
-    assert rows(decoder.parse([framed(5, body)] * MANY)) == [(5, 7)] * MANY
+    assert rows(decoder.parse(Payloads.of([framed(5, body)] * MANY))) == [(5, 7)] * MANY
     assert len(server.asked) == 3
 
 
 def test_a_missing_reference_makes_error_rows(server: RegistryServer, registry: Registry) -> None:
     server.register(1, AVRO)
     server.register(5, order(net="Money"), references=[reference("shop.Money", "money")])
-    parsed = RegistryAvroDecoder(registry, FIELDS).parse([framed(5, b"\0"), framed(1, avro())])
+    parsed = RegistryAvroDecoder(registry, FIELDS).parse(
+        Payloads.of([framed(5, b"\0"), framed(1, avro())])
+    )
     reason = "schema 5 cannot be read: the registry has no version 3 of money"
     assert parsed.unreadable == {0: reason}
     assert rows(parsed)[1][0] == "a"
@@ -187,11 +189,11 @@ def test_a_registry_that_is_away_stops_the_stream(
     server.register(1, AVRO)
     server.broken = True
     with pytest.raises(HeadwaterError) as caught:
-        decoder.parse([framed(1, avro())])
+        decoder.parse(Payloads.of([framed(1, avro())]))
     assert server.url in caught.value.message
     assert "HEADWATER_SCHEMA_REGISTRY_URL" in caught.value.hint
     server.broken = False
-    assert not decoder.parse([framed(1, avro())]).unreadable
+    assert not decoder.parse(Payloads.of([framed(1, avro())])).unreadable
 
 
 def test_a_password_is_sent_and_a_wrong_one_is_never_shown() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ingestion.formats import Field, Parsed
+from ingestion.formats import Field, Parsed, Payloads
 from ingestion.formats import values as convert
 from ingestion.formats.text import TextDecoder
 
@@ -39,7 +39,7 @@ NUMBERS += ["1e-999999999", "1e999999999", "9" * 38, "9" * 39, "9" * 5000, "0." 
 
 
 def parse(kind: str, *payloads: bytes | None, epoch: str | None = None) -> Parsed:
-    return TextDecoder([Field((), kind, epoch)]).parse(list(payloads))
+    return TextDecoder([Field((), kind, epoch)]).parse(Payloads.of(list(payloads)))
 
 
 @pytest.mark.parametrize(
