@@ -6,12 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater.local.jars import classpath, ensure_jars, spark_sets
-from ingestion.catalog import open_catalog
 from ingestion.settings import Settings
 from ingestion.spark import iceberg_properties, spark_session, stop_session
 from ingestion.stream import Stream, load_streams
 from tests.integration.lab import Lab
-from tests.integration.outside import kill_tree, started
+from tests.integration.outside import drop, kill_tree, started
 
 
 @pytest.fixture(scope="session")
@@ -54,9 +53,7 @@ def stream(settings: Settings) -> Iterator[Stream]:
     """A stream of its own for each test."""
     made = new_stream()
     yield made
-    catalog = open_catalog(settings)
-    if catalog.table_exists(made.table):
-        catalog.purge_table(made.table)
+    drop(settings, made.table)
 
 
 @pytest.fixture
