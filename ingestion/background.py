@@ -1,4 +1,4 @@
-"""Work that goes on aside, while a block of code runs."""
+"""Repeat an action in the background while a block of code runs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def repeated(action: Callable[[], object], every: float, join_seconds: float) -> Iterator[None]:
-    """Do it every so many seconds. What it raises does not end it: the next time may go well.
+    """Run `action` every `every` seconds, ignoring exceptions.
 
-    At the end of the block, the one under way is waited for, but no longer than `join_seconds`.
+    At the end of the block, wait for an action that still runs, at most `join_seconds`.
     """
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What was landed, committed to the bronze table, and counted."""
+"""Commit what tasks have landed to the bronze table, and count it."""
 
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ from ingestion.table import ensure_table
 class Progress:
     """What the runs of a stream in this process have done so far."""
 
-    read: int = 0  # offsets taken up, also by batches that were not committed
+    read: int = 0  # offsets read, including batches that were not committed
     rows: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     undeclared: set[str] = field(default_factory=set)  # fields that the stream does not declare
@@ -37,7 +37,7 @@ class Progress:
 
 
 class Committer:
-    """The table of a stream, ready to take what was landed, and what has been committed so far."""
+    """Commits to the table of one stream, and counts what was committed."""
 
     def __init__(
         self, settings: Settings, stream: Stream, progress: Progress | None = None
@@ -56,20 +56,20 @@ class Committer:
         return self.ledger.position.offsets
 
     def commit(self, landed: Sequence[Landed], end: Offsets, stamp: datetime, began: float) -> None:
-        """All of it in one commit that ends at these offsets."""
+        """Commit these files at once; `end` is the stream's new position."""
         written = time.monotonic()
-        files = [file for one in landed for file in one.files]
+        files = [file for part in landed for file in part.files]
         self.ledger.commit(end, stamp, files)
         done = self.progress
         now = time.monotonic()
         done.commit_seconds += now - written
         done.last_seconds = now - began
         done.batch_seconds += done.last_seconds
-        done.last_rows = sum(one.rows for one in landed)
+        done.last_rows = sum(part.rows for part in landed)
         done.rows += done.last_rows
-        for one in landed:
-            done.errors.update(one.errors)
-            done.undeclared |= one.undeclared
+        for part in landed:
+            done.errors.update(part.errors)
+            done.undeclared |= part.undeclared
         done.commits += 1
         done.last_commit = stamp
         done.bytes += sum(file.file_size_in_bytes for file in files)

@@ -30,7 +30,7 @@ from ingestion.table import HEADERS
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 EPOCH = date(1970, 1, 1)
-BETWEEN = (date(1900, 1, 1), date(2200, 12, 31))  # times outside are mistakes, such as a wrong unit
+BETWEEN = (date(1900, 1, 1), date(2200, 12, 31))  # outside: probably in a wrong unit
 JSON = msgspec.json.Encoder(decimal_format="number")
 MOST_VALUES = 10_000  # characters of the values that an error message shows
 
@@ -131,11 +131,11 @@ class Block:
 
 
 class StreamDecoder:
-    """What turns the records of one stream into rows. Made once in each process."""
+    """Turns the records of one stream into rows. Each process makes its own."""
 
     def __init__(self, stream: Stream, registry: Registry | None = None) -> None:
         self._stream = stream
-        # The places where each column is looked for: (part, number of the field in that part).
+        # Where each column is looked up: (part of the record, number of the field in that part).
         self._places: dict[str, list[tuple[str, int]]] = {}
         fields: dict[str, list[Field]] = {"key": [], "value": []}
         for name, column in stream.decoded.items():
@@ -188,7 +188,7 @@ class StreamDecoder:
     def _find(
         self, name: str, column: Column, parsed: dict[str, Parsed]
     ) -> tuple[pa.Array, Problems]:
-        """The column from the first of its places that holds something."""
+        """The column, from the first of its places that holds a value."""
         candidates = [parsed[part].columns[number] for part, number in self._places[name]]
         misfits: Problems = {}
         for part, number in reversed(self._places[name]):
@@ -349,7 +349,7 @@ def _decoder(format_: Format, fields: list[Field], registry: Registry | None) ->
 
 
 def check_stream(stream: Stream) -> None:
-    """Refuse, by name and before the first record, what cannot work."""
+    """Refuse columns and rules that cannot work, before the first record."""
     for name, column in stream.decoded.items():
         for source in stream.sources(name):
             part, *path = source.split(".")

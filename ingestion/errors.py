@@ -17,7 +17,7 @@ class HeadwaterError(Exception):
     """Something failed. `hint` is the next step for the person who reads it."""
 
     exit_code = 1
-    may_pass = True  # trying again may help: a server was away, a disk was full
+    may_pass = True  # trying again may help: a server was unreachable, a disk was full
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -52,7 +52,7 @@ Values = tuple[Any, ...]  # of the partition fields, as Iceberg stores them
 
 @dataclass(frozen=True)
 class TableFiles:
-    """How the files of one table look and where they go. Picklable, and needs no catalog."""
+    """What the files of a table look like and where they go. Picklable, and needs no catalog."""
 
     location: str
     schema: Schema
@@ -69,7 +69,7 @@ class TableFiles:
     @property
     def arrow_schema(self) -> pa.Schema:
         """The columns of a file, each with its field id."""
-        return pa.schema([_small(one) for one in schema_to_pyarrow(self.schema)])
+        return pa.schema([_small(column) for column in schema_to_pyarrow(self.schema)])
 
     def number(self, key: str, default: int) -> int:
         return int(self.properties.get(key, default))
@@ -87,14 +87,14 @@ def _small(column: pa.Field) -> pa.Field:
     elif pa.types.is_map(kind):
         kind = pa.map_(_small(kind.key_field), _small(kind.item_field))
     elif pa.types.is_struct(kind):
-        kind = pa.struct([_small(one) for one in kind])
+        kind = pa.struct([_small(inner) for inner in kind])
     return column.with_type(kind)
 
 
 class FileWriter:
     """Writes rows to new files of a table, at least one for each partition of the table.
 
-    Rows come in the order in which they shall stand in a file. Columns come in any order; those
+    Rows are written in the order in which they come. Columns come in any order; those
     that are missing are null.
     """
 
@@ -144,13 +144,13 @@ class FileWriter:
     def _fitted(self, rows: pa.Table) -> pa.Table:
         """All columns of the table, in its types."""
         columns = []
-        for one in self._schema:
-            if one.name not in rows.column_names:
-                columns.append(pa.nulls(rows.num_rows, one.type))
-            elif (column := rows[one.name]).type == one.type:
+        for target in self._schema:
+            if target.name not in rows.column_names:
+                columns.append(pa.nulls(rows.num_rows, target.type))
+            elif (column := rows[target.name]).type == target.type:
                 columns.append(column)
             else:
-                columns.append(column.cast(one.type))
+                columns.append(column.cast(target.type))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -216,11 +216,11 @@ class _Splitter:
         values: list[Any] = []
         columns: list[pa.Array] = []  # of the fields that have more than one value
         varying: list[int] = []
-        for number, one in enumerate(self._fields):
-            is_single, value = self._single_value(one, rows)
+        for number, part in enumerate(self._fields):
+            is_single, value = self._single_value(part, rows)
             values.append(value)
             if not is_single:
-                columns.append(self._transformed(one, rows))
+                columns.append(self._transformed(part, rows))
                 varying.append(number)
         if not varying:
             return [_Group(tuple(values), rows.num_rows)]
@@ -231,36 +231,36 @@ class _Splitter:
             found.append(_Group(tuple(values), len(places), places))
         return found
 
-    def _single_value(self, one: PartitionField, rows: pa.Table) -> tuple[bool, Any]:
+    def _single_value(self, part: PartitionField, rows: pa.Table) -> tuple[bool, Any]:
         """The value that all rows share, told from the least and the greatest, if they do.
 
         Nearly always so for the day of the stamp: one stamp is in all rows of a batch.
         """
-        column = rows[self._source(one)]
+        column = rows[self._source(part)]
         if column.null_count == len(column):
             return True, None
-        kind = self._schema.find_field(one.source_id).field_type
-        if column.null_count or not isinstance(one.transform, TimeTransform):
+        kind = self._schema.find_field(part.source_id).field_type
+        if column.null_count or not isinstance(part.transform, TimeTransform):
             return False, None
         ends = pc.min_max(column.cast(pa.int32() if kind == DateType() else pa.int64()))
-        transform = one.transform.transform(kind)
+        transform = part.transform.transform(kind)
         least, most = (transform(ends[end].as_py()) for end in ("min", "max"))
         return least == most, least
 
-    def _transformed(self, one: PartitionField, rows: pa.Table) -> pa.Array:
-        kind = self._schema.find_field(one.source_id).field_type
-        column = rows[self._source(one)].combine_chunks()
+    def _transformed(self, part: PartitionField, rows: pa.Table) -> pa.Array:
+        kind = self._schema.find_field(part.source_id).field_type
+        column = rows[self._source(part)].combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
-        return one.transform.pyarrow_transform(kind)(column)
+        return part.transform.pyarrow_transform(kind)(column)
 
-    def _stored(self, one: PartitionField, value: pa.Scalar) -> Any:
-        return partition_record_value(one, value.as_py(), self._schema)
+    def _stored(self, part: PartitionField, value: pa.Scalar) -> Any:
+        return partition_record_value(part, value.as_py(), self._schema)
 
-    def _source(self, one: PartitionField) -> str:
-        name = self._schema.find_column_name(one.source_id)
+    def _source(self, part: PartitionField) -> str:
+        name = self._schema.find_column_name(part.source_id)
         if name is None:
-            raise ValueError(f"the partition field {one.name} belongs to no column")
+            raise ValueError(f"the partition field {part.name} belongs to no column")
         return name
 
 
@@ -287,7 +287,7 @@ class _Key(PartitionKey):
 
     @cached_property
     def partition(self) -> Record:
-        return Record(*(one.value for one in self.field_values))
+        return Record(*(value.value for value in self.field_values))
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class _Output:
             self.finish(next(iter(self._open)))
         fields = self._files.spec.fields
         key = _Key(
-            [PartitionFieldValue(one, value) for one, value in zip(fields, values, strict=True)],
+            [PartitionFieldValue(part, value) for part, value in zip(fields, values, strict=True)],
             self._files.spec,
             self._files.schema,
         )
@@ -453,11 +453,11 @@ def _repeating(rows: pa.Table) -> list[str]:
     starts = range(0, rows.num_rows, step) or (0,)
     sample = pa.concat_tables([rows.slice(start, SAMPLE_ROWS) for start in starts])
     found = []
-    for one in sample.schema:
-        if not pa.types.is_nested(one.type):
-            distinct = pc.count_distinct(sample[one.name], mode="all").as_py()
+    for column in sample.schema:
+        if not pa.types.is_nested(column.type):
+            distinct = pc.count_distinct(sample[column.name], mode="all").as_py()
             if distinct <= sample.num_rows // 4 + 1:
-                found.append(one.name)
+                found.append(column.name)
     return found
 
 
@@ -466,7 +466,7 @@ def _repeating(rows: pa.Table) -> list[str]:
 
 def to_bytes(file: DataFile) -> bytes:
     """A data file as a task sends it to the process that commits it."""
-    known = {one.name: file[at] for at, one in enumerate(DATA_FILE_TYPE[2].fields)}
+    known = {part.name: file[at] for at, part in enumerate(DATA_FILE_TYPE[2].fields)}
     known["partition"] = list(file.partition._data)
     return pickle.dumps((file.spec_id, known))
 

@@ -56,7 +56,7 @@ def outdated(metadata: TableMetadata, history: History, now: int) -> list[Snapsh
         return []
     snapshots = _in_order(metadata)
     needed = _needed(metadata, snapshots) | set(_ids(snapshots[-history.keep_snapshots :]))
-    hours = {one.parent_snapshot_id: one.timestamp_ms // HOUR for one in snapshots}  # of the next
+    hour_of_next = {each.parent_snapshot_id: each.timestamp_ms // HOUR for each in snapshots}
     dense = now - history.every_commit_hours * HOUR
     oldest = now - history.time_travel_days * 24 * HOUR
 
@@ -65,10 +65,11 @@ def outdated(metadata: TableMetadata, history: History, now: int) -> list[Snapsh
         return (
             snapshot.snapshot_id not in needed
             and snapshot.timestamp_ms < dense
-            and (hours.get(snapshot.snapshot_id) == hour or later.timestamp_ms < oldest)
+            and (hour_of_next.get(snapshot.snapshot_id) == hour or later.timestamp_ms < oldest)
         )
 
-    return [one for one, later in pairwise(snapshots) if may_go(one, later)][:MOST_AT_ONCE]
+    old = [snapshot for snapshot, later in pairwise(snapshots) if may_go(snapshot, later)]
+    return old[:MOST_AT_ONCE]
 
 
 def files_of(table: Table, removed: Iterable[Snapshot]) -> list[str]:
@@ -79,12 +80,12 @@ def files_of(table: Table, removed: Iterable[Snapshot]) -> list[str]:
     """
     gone = set(_ids(removed))
     in_order = _in_order(table.metadata)
-    runs = [list(run) for _, run in groupby(in_order, lambda one: one.snapshot_id in gone)]
+    runs = [list(run) for _, run in groupby(in_order, lambda each: each.snapshot_id in gone)]
     paths = []
     for before, run, behind in zip([[], *runs], runs, [*runs[1:], []], strict=False):
         if run[0].snapshot_id in gone:
             kept = _manifests(table.io, [*before[-1:], *behind[:1]])
-            paths += [one.manifest_list for one in run]
+            paths += [snapshot.manifest_list for snapshot in run]
             paths += _manifests(table.io, run) - kept
     return paths
 
@@ -94,12 +95,14 @@ def _needed(metadata: TableMetadata, snapshots: list[Snapshot]) -> set[int | Non
     somebody named.
     """
     removals = [
-        one for one in snapshots if not one.summary or one.summary.operation != Operation.APPEND
+        snapshot
+        for snapshot in snapshots
+        if not snapshot.summary or snapshot.summary.operation != Operation.APPEND
     ]
     return {
         *(ref.snapshot_id for ref in metadata.refs.values()),
         *_ids(removals),
-        *(one.parent_snapshot_id for one in removals),
+        *(snapshot.parent_snapshot_id for snapshot in removals),
         *_ids(_beside(metadata, snapshots)),
     }
 
@@ -110,7 +113,7 @@ def _beside(metadata: TableMetadata, snapshots: list[Snapshot]) -> list[Snapshot
     On a branch that is alone, each snapshot follows its parent. Where others lie between the two,
     some of them are not of the main branch. Both ends count as well: they stay, and tell it.
     """
-    places = {one.snapshot_id: place for place, one in enumerate(snapshots)}
+    places = {snapshot.snapshot_id: place for place, snapshot in enumerate(snapshots)}
     head = places.get(metadata.current_snapshot_id or -1, len(snapshots))
     beside = snapshots[head + 1 :]
     for place, snapshot in enumerate(snapshots):
@@ -121,12 +124,12 @@ def _beside(metadata: TableMetadata, snapshots: list[Snapshot]) -> list[Snapshot
 
 
 def _in_order(metadata: TableMetadata) -> list[Snapshot]:
-    return sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    return sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
 
 
 def _ids(snapshots: Iterable[Snapshot]) -> list[int]:
-    return [one.snapshot_id for one in snapshots]
+    return [snapshot.snapshot_id for snapshot in snapshots]
 
 
 def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> set[str]:
-    return {one.manifest_path for snapshot in snapshots for one in snapshot.manifests(io)}
+    return {manifest.manifest_path for snapshot in snapshots for manifest in snapshot.manifests(io)}

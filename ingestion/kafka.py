@@ -1,4 +1,4 @@
-"""The Kafka client: who answers, which topics there are, where they end, what they hold."""
+"""The Kafka client: brokers, topics, offsets and records."""
 
 import time
 from collections import deque
@@ -37,8 +37,8 @@ PAUSE_SECONDS = 0.5
 QUIET_SECONDS = 60
 CHECK_HINT = "check the broker: headwater status"
 
-# How many messages are taken at once: so many that calls cost little, and so few that they stay in
-# the processor's cache until they are Arrow.
+# Messages to take at once: enough that calls cost little, few enough that they stay in the
+# processor's cache until they are Arrow.
 MOST_RECORDS = 4_000
 MOST_BYTES = 4 << 20
 MOST_SECONDS = 0.5
@@ -68,13 +68,13 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 def admin(settings: Settings) -> AdminClient:
     client, _ = _admin(settings)
-    client.poll(0)  # hands over what it has to report, which would pile up otherwise
+    client.poll(0)  # deliver pending callbacks, which would pile up otherwise
     return client
 
 
 @cache
 def _admin(settings: Settings) -> tuple[AdminClient, deque[Any]]:
-    """A client, and the newest errors of its connections: its calls just time out."""
+    """A client and the newest errors of its connections; its calls only time out."""
     errors: deque[Any] = deque(maxlen=20)
     return AdminClient(client_options(settings) | {"error_cb": errors.appendleft}), errors
 
@@ -88,7 +88,7 @@ def broker_problem(settings: Settings, timeout: float = 2) -> str | None:
 
 
 def broker_trouble(settings: Settings, timeout: float = 2) -> Trouble | None:
-    """Why the broker does not answer, with the next step. What it refuses is told at once."""
+    """Why the broker does not answer, and the next step. A refusal is reported at once."""
     end = time.monotonic() + timeout
     try:
         client, errors = _admin(settings)
@@ -104,12 +104,13 @@ def broker_trouble(settings: Settings, timeout: float = 2) -> Trouble | None:
         except KafkaException as error:
             client.poll(0)
             refused = any(
-                one.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
-                or "SSL alert" in one.str()
-                for one in errors
+                reported.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+                or "SSL alert" in reported.str()
+                for reported in errors
             )
             if refused or time.monotonic() >= end:
-                return explain(settings, [one.str() for one in errors], error.args[0].str())
+                texts = [reported.str() for reported in errors]
+                return explain(settings, texts, error.args[0].str())
 
 
 def require_broker(settings: Settings) -> None:
@@ -150,7 +151,8 @@ def topic_ids(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     )
     try:
         return {
-            name: str(one.result(2 * TIMEOUT_SECONDS).topic_id) for name, one in described.items()
+            name: str(answer.result(2 * TIMEOUT_SECONDS).topic_id)
+            for name, answer in described.items()
         }
     except KafkaException as error:
         raise HeadwaterError(
@@ -166,7 +168,7 @@ Partitions = dict[str, list[int]]  # topic -> its partitions
 def list_offsets(settings: Settings, partitions: Partitions, spec: Any) -> Offsets:
     """Offsets for an OffsetSpec, as a committed read sees them."""
     request = {
-        TopicPartition(topic, one): spec for topic in partitions for one in partitions[topic]
+        TopicPartition(topic, number): spec for topic in partitions for number in partitions[topic]
     }
     if not request:
         return Offsets()
@@ -191,13 +193,13 @@ def list_offsets(settings: Settings, partitions: Partitions, spec: Any) -> Offse
                 admin(settings).list_topics(timeout=TIMEOUT_SECONDS)
     why = problem.args[0].str() if problem else ""
     raise HeadwaterError(
-        f"{settings.bootstrap_servers} does not tell the offsets of {', '.join(partitions)}: {why}",
+        f"{settings.bootstrap_servers} gives no offsets of {', '.join(partitions)}: {why}",
         CHECK_HINT,
     ) from problem
 
 
 def end_offsets(settings: Settings, partitions: Partitions) -> Offsets:
-    """Where a committed read ends now."""
+    """Where the partitions end now, for a reader of committed records."""
     return list_offsets(settings, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
@@ -211,7 +213,9 @@ def offsets_at(settings: Settings, partitions: Partitions, when: datetime) -> Of
     milliseconds = int(when.timestamp() * 1000)
     found = list_offsets(settings, partitions, OffsetSpec.for_timestamp(milliseconds))
     ends = end_offsets(settings, partitions)
-    return Offsets({one: at if at >= 0 else ends[one] for one, at in found.items()})
+    return Offsets(
+        {partition: at if at >= 0 else ends[partition] for partition, at in found.items()}
+    )
 
 
 def lag(settings: Settings, wanted: Callable[[str], bool], position: Offsets) -> int | None:
@@ -232,7 +236,7 @@ def is_compacted(settings: Settings, topic: str) -> bool:
 
 
 def committed_consumer(settings: Settings, purpose: str, **more: Any) -> Consumer:
-    """A consumer that sees committed records, tells where a partition ends, and stores nothing."""
+    """A consumer of committed records that reports ends of partitions and stores no offsets."""
     return Consumer(
         client_options(settings)
         | {
@@ -262,16 +266,15 @@ class Range(NamedTuple):
 
 
 def read_ranges(consumer: Consumer, ranges: Iterable[Range]) -> Iterator[list[Record]]:
-    """What a committed read returns of these ranges, a few thousand messages at a time, in order.
+    """The committed records of these ranges, a few thousand at a time, in order.
 
-    Small ranges are read together: each for itself, a thousand of them would be a thousand round
-    trips.
+    Small ranges are read together: a thousand separate reads would take a thousand round trips.
     """
     for group in _groups(ranges):
         together = _read_together(consumer, group) if len(group) > 1 else None
         if together is None:
-            for one in group:
-                yield from _read_range(consumer, one)
+            for span in group:
+                yield from _read_range(consumer, span)
         elif together:
             yield together
     consumer.unassign()
@@ -279,11 +282,11 @@ def read_ranges(consumer: Consumer, ranges: Iterable[Range]) -> Iterator[list[Re
 
 def _groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     group: list[Range] = []
-    for one in ranges:
-        if group and sum(other.size for other in group) + one.size > MOST_RECORDS:
+    for span in ranges:
+        if group and sum(other.size for other in group) + span.size > MOST_RECORDS:
             yield group
             group = []
-        group.append(one)
+        group.append(span)
     if group:
         yield group
 
@@ -303,8 +306,12 @@ def _read_range(consumer: Consumer, wanted: Range) -> Iterator[list[Record]]:
         if block and not any(map(Message.error, block)) and block[-1].offset() < wanted.end:
             records = block
         else:
-            records = [one for one in block if one.error() is None and one.offset() < wanted.end]
-            at = wanted.end if any(_is_behind(one, wanted) for one in block) else at
+            records = [
+                record
+                for record in block
+                if record.error() is None and record.offset() < wanted.end
+            ]
+            at = wanted.end if any(_is_behind(record, wanted) for record in block) else at
         at = max(at, records[-1].offset() + 1) if records else at
         if records:
             yield records
@@ -313,11 +320,11 @@ def _read_range(consumer: Consumer, wanted: Range) -> Iterator[list[Record]]:
 
 def _read_together(consumer: Consumer, ranges: list[Range]) -> list[Record] | None:
     """The records of several small ranges, in order; None when they are too many bytes for that."""
-    open_ranges = {(one.topic, one.partition): one for one in ranges if one.size}
-    consumer.assign([TopicPartition(one.topic, one.partition, one.begin) for one in ranges])
+    open_ranges = {(span.topic, span.partition): span for span in ranges if span.size}
+    consumer.assign([TopicPartition(span.topic, span.partition, span.begin) for span in ranges])
     watch, size, count = Watch(ranges), 0, FIRST_RECORDS
     found: list[Record] = []
-    left = sum(one.size for one in ranges)
+    left = sum(span.size for span in ranges)
     while open_ranges:
         block: list[Record] = consumer.consume(min(count, max(left, 1)), MOST_SECONDS)
         watch.check(block)
@@ -335,18 +342,18 @@ def _read_together(consumer: Consumer, ranges: list[Range]) -> list[Record] | No
         if size > MOST_BYTES:
             return None
         count = _count_in(MOST_BYTES - size, len(found), size)
-    order = {(one.topic, one.partition): number for number, one in enumerate(ranges)}
-    found.sort(key=lambda one: (order[one.topic(), one.partition()], one.offset()))
+    order = {(span.topic, span.partition): number for number, span in enumerate(ranges)}
+    found.sort(key=lambda record: (order[record.topic(), record.partition()], record.offset()))
     return found
 
 
 def _size(records: list[Record]) -> int:
-    """About so many bytes, by every eighth record."""
-    return 8 * sum(len(one.value() or b"") + len(one.key() or b"") for one in records[::8])
+    """The size in bytes, estimated from every eighth record."""
+    return 8 * sum(len(record.value() or b"") + len(record.key() or b"") for record in records[::8])
 
 
 def _count_in(room: int, count: int, size: int) -> int:
-    """How many records fit into this many bytes, if they are as large as those before."""
+    """How many records fit into `room` bytes, if they are as large as those so far."""
     return max(1, min(MOST_RECORDS, room * count // max(size, 1)))
 
 
@@ -359,10 +366,10 @@ def _is_behind(record: Record, wanted: Range) -> bool:
 
 
 class Watch:
-    """Ends a read whose broker has fallen silent, or refuses it."""
+    """Ends a read when the broker falls silent or refuses it."""
 
     def __init__(self, ranges: list[Range]) -> None:
-        self._what = ", ".join(f"{one.topic} partition {one.partition}" for one in ranges[:3])
+        self._what = ", ".join(f"{span.topic} partition {span.partition}" for span in ranges[:3])
         self._what += f" and {len(ranges) - 3} more" if len(ranges) > 3 else ""
         self._heard = time.monotonic()
 

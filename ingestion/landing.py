@@ -37,8 +37,8 @@ from ingestion.stream import Stream
 FLUSH_SECONDS = 60
 # Work on a block of columns has a price of its own, about 2 ms, however few its records are.
 BLOCK_RECORDS, BLOCK_BYTES = 40_000, 20 << 20
-# What librdkafka reads ahead is thrown away at the end of a range, and leaves the processor's cache
-# when it is much.
+# What librdkafka reads beyond a range is thrown away, and a long queue does not stay in the
+# processor's cache.
 READ_AHEAD = {
     "auto.offset.reset": "error",  # records that are gone must not be skipped in silence
     "fetch.wait.max.ms": 50,
@@ -51,7 +51,7 @@ READ_AHEAD = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a process must know to land records of a stream. It travels to the workers."""
+    """What a process needs to land records of a stream. It is sent to the workers."""
 
     settings: Settings
     stream: Stream
@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass
 class Landed:
-    """What became of some ranges: data files that no snapshot knows yet."""
+    """The result of landing some ranges: data files that are not committed yet."""
 
     ranges: list[Range]
     files: list[DataFile] = field(default_factory=list)
@@ -75,17 +75,17 @@ class Landed:
         self.undeclared |= block.undeclared
 
     def to_bytes(self) -> bytes:
-        written = [files.to_bytes(one) for one in self.files]
+        written = [files.to_bytes(file) for file in self.files]
         return pickle.dumps((self.ranges, written, self.rows, self.errors, self.undeclared))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Landed":
         ranges, written, *rest = pickle.loads(raw)  # noqa: S301 - from our own workers
-        return cls(ranges, [files.from_bytes(one) for one in written], *rest)
+        return cls(ranges, [files.from_bytes(file) for file in written], *rest)
 
 
 class Lander:
-    """Lands ranges of one stream, one after the other; its clients are kept in between."""
+    """Lands ranges of one stream, and keeps its Kafka clients in between."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -101,7 +101,7 @@ class Lander:
         stamp: datetime,
         wanted: Callable[[Record], bool] | None = None,
     ) -> Landed:
-        """Write what these ranges hold, or those records of it that are wanted."""
+        """Write the records of these ranges, or only those that `wanted` accepts."""
         with without_cycle_collection():
             return self._land(Landed(list(ranges)), stamp, wanted)
 
@@ -119,22 +119,23 @@ class Lander:
             landed.files = writer.close()
         except BaseException:
             writer.abort()
-            self.close()  # whatever is wrong with its connection shall not outlive this
+            self.close()  # the next attempt begins with new connections
             raise
         return landed
 
     def _blocks(
         self, ranges: Sequence[Range], wanted: Callable[[Record], bool] | None
     ) -> Iterator[Records]:
-        """The records in blocks that are large enough for work on whole columns."""
+        """The records in blocks, large enough to work on whole columns."""
         parts: list[Records] = []
         count = size = 0
         for messages in read_ranges(self.consumer, ranges):
-            chosen = messages if wanted is None else [one for one in messages if wanted(one)]
-            if not chosen:
+            if wanted is not None:
+                messages = list(filter(wanted, messages))
+            if not messages:
                 continue
-            parts.append(Records.of(chosen, self.plan.stream.headers))
-            count, size = count + len(chosen), size + parts[-1].values.column.nbytes
+            parts.append(Records.of(messages, self.plan.stream.headers))
+            count, size = count + len(messages), size + parts[-1].values.column.nbytes
             if count >= BLOCK_RECORDS or size >= BLOCK_BYTES:
                 yield Records.joined(parts)
                 parts, count, size = [], 0, 0
@@ -159,7 +160,7 @@ class Lander:
         headers: list[Any] = [None] * valid.num_rows
         if self.plan.stream.headers:
             headers = [
-                [(one["key"], one["value"]) for one in known] if known else None
+                [(header["key"], header["value"]) for header in known] if known else None
                 for known in valid["_kafka_headers"].to_pylist()
             ]
         keys, values = valid["_kafka_key"].to_pylist(), valid["_kafka_value"].to_pylist()
@@ -213,7 +214,7 @@ def without_cycle_collection() -> Iterator[None]:
             gc.collect()
 
 
-_landers: dict[str, Lander] = {}  # by stream: a worker is used by one run after the other
+_landers: dict[str, Lander] = {}  # by stream: one run after another uses a worker
 
 
 def lander(plan: Plan) -> Lander:

@@ -1,4 +1,4 @@
-"""The bronze table is the ledger: it says where its stream stands, and each commit moves that.
+"""The bronze table is the ledger: it holds the position of its stream, and each commit moves it.
 
 A commit carries its data files, the end offsets of its batch and the claim that the newest marked
 snapshot is still the one that this writer saw, in one Iceberg snapshot, or nothing at all.
@@ -49,7 +49,7 @@ BOUNDED = (*COORDINATES, "_ingested_at")  # their bounds in each file say where 
 
 LONGEST_PAUSE = 60.0  # seconds
 THINNED_EVERY = timedelta(minutes=1)
-# So long the files of a removed snapshot stay: maintenance, or a search, may be reading them.
+# How long to keep the files of a removed snapshot: maintenance or a search may be reading them.
 LEFT_FOR = timedelta(minutes=10)
 
 
@@ -60,7 +60,7 @@ def needed_metrics() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a stream stands: what to read next, and what its writer has seen of the table."""
+    """The position of a stream: what to read next, and what its writer has seen of the table."""
 
     offsets: Offsets
     snapshot_id: int | None
@@ -68,7 +68,7 @@ class Position:
 
 
 class Ledger:
-    """One writer's view of a bronze table. Only `refresh` makes it go on from another's commit."""
+    """One writer's view of a bronze table. Only `refresh` accepts what another writer committed."""
 
     def __init__(self, catalog: Catalog, identifier: str) -> None:
         self.catalog = catalog
@@ -92,10 +92,10 @@ class Ledger:
         removed: Sequence[DataFile] = (),
         without_trace: bool = False,
     ) -> Snapshot:
-        """One snapshot with these files, after which the stream stands at `end`, or an error.
+        """Commit these files in one snapshot that moves the stream to `end`, or raise an error.
 
-        A table that only maintenance has changed since is no obstacle: the snapshot is built again
-        on top of that. Data files of a commit that failed are left to orphan care.
+        If only maintenance has changed the table since, the snapshot is built again on top of
+        that. Data files of a failed commit are left for orphan removal.
         """
         if stamp <= self.position.newest_stamp:
             raise ValueError(f"{stamp} is not after {self.position.newest_stamp}")
@@ -125,12 +125,14 @@ class Ledger:
                         is_newer = table.metadata_location != before.metadata_location
                         self._pause_or_raise(pauses, error, is_newer)
                 if landed is not None:
-                    if newest_marked(table) == landed:  # else it stays behind and is refused
+                    if (
+                        newest_marked(table) == landed
+                    ):  # else keep the old view, so that the next commit is refused
                         self.table = table
                     self.position = Position(end, landed.snapshot_id, stamp)
                     return landed
         finally:
-            discard(self.table.io, [path for one in refused for path in one.written])
+            discard(self.table.io, [path for staged in refused for path in staged.written])
 
     def _thinned(self, table: Table, stamp: datetime) -> tuple[Table, list[Snapshot]]:
         """The snapshots that the next commit removes, by the newest tags and branches."""
@@ -143,7 +145,7 @@ class Ledger:
         return newest, outdated(newest.metadata, History.of(newest), int(stamp.timestamp() * 1000))
 
     def _forget(self, table: Table, removed: Sequence[Snapshot], stamp: datetime) -> None:
-        """Delete the files of removed snapshots, later; what is left then is orphan care's."""
+        """Delete the files of removed snapshots after a while; orphan removal finds the rest."""
         with suppress(Exception):
             if removed:
                 self._leftovers.append((stamp, files_of(table, removed)))
@@ -151,7 +153,7 @@ class Ledger:
             discard(table.io, self._leftovers.pop(0)[1])
 
     def _loaded_after(self, error: Exception) -> Table:
-        """The table as it is now. If it cannot be read, nobody knows, and the error goes up."""
+        """The table as it is now. If it cannot be read, the outcome is unknown: raise the error."""
         try:
             table = self.catalog.load_table(self.identifier)
         except NoSuchTableError:
@@ -186,13 +188,13 @@ class Ledger:
 
 
 def send(catalog: Catalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
-    """Sent once, with the claim that the table and its main branch are still as they were here.
+    """Send the updates once, on condition that the table and its main branch have not changed.
 
     pyiceberg's own transactions build a snapshot again and retry when the claim does not hold,
     without asking who else has committed.
     """
     answer = catalog.commit_table(table, _claim(table), updates)
-    with suppress(Exception):  # it is committed, whatever becomes of the old files
+    with suppress(Exception):  # the commit is done, whether the old files can be deleted or not
         catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
     return Table(table.name(), answer.metadata, answer.metadata_location, table.io, catalog)
 
@@ -213,7 +215,7 @@ def _claim(table: Table) -> tuple[TableRequirement, ...]:
 def _next(table: Table, snapshot: Snapshot, old: Sequence[Snapshot]) -> tuple[TableUpdate, ...]:
     """The main branch goes on to this snapshot, and keeps its own rules of retention."""
     rules = table.metadata.refs.get(MAIN_BRANCH)
-    thin = RemoveSnapshotsUpdate(snapshot_ids=[one.snapshot_id for one in old])
+    thin = RemoveSnapshotsUpdate(snapshot_ids=[gone.snapshot_id for gone in old])
     return (
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(

@@ -82,7 +82,7 @@ def stage(
 
 
 def discard(io: FileIO, paths: Iterable[str]) -> None:
-    """What is left after a failure is orphan care's."""
+    """Delete files. Orphan removal finds those that cannot be deleted now."""
     for path in paths:
         with suppress(Exception):
             io.delete(path)
@@ -137,7 +137,9 @@ class _Writer:
                 gone.append(entry.data_file)
                 missing.discard(entry.data_file.file_path)
             if without_trace:
-                entries = [one for one in entries if one.status != ManifestEntryStatus.DELETED]
+                entries = [
+                    entry for entry in entries if entry.status != ManifestEntryStatus.DELETED
+                ]
             if entries:
                 kept.append(self._manifest(manifest.partition_spec_id, entries))
         if missing:
@@ -159,9 +161,9 @@ class _Writer:
         for (_, spec_id), group in sorted(groups.items()):
             if len(group) >= FAN_IN:
                 group = group[:LARGEST_MERGE]
-                entries = [entry for one in group for entry in self._live_entries(one)]
-                paths = {one.manifest_path for one in group}
-                kept = [one for one in manifests if one.manifest_path not in paths]
+                entries = [entry for manifest in group for entry in self._live_entries(manifest)]
+                paths = {manifest.manifest_path for manifest in group}
+                kept = [manifest for manifest in manifests if manifest.manifest_path not in paths]
                 return [self._manifest(spec_id, entries), *kept]
         return manifests
 

@@ -47,15 +47,19 @@ class Offsets(Mapping[Partition, int]):
     def of(self, topics: Iterable[str]) -> "Offsets":
         """Those of some topics."""
         wanted = set(topics)
-        return Offsets({one: offset for one, offset in self.items() if one[0] in wanted})
+        return Offsets(
+            {partition: offset for partition, offset in self.items() if partition[0] in wanted}
+        )
 
     def raised_to(self, floor: Mapping[Partition, int]) -> "Offsets":
         """Each at least as high as in `floor`, whose partitions are added where unknown."""
-        return self | {one: max(self.get(one, 0), offset) for one, offset in floor.items()}
+        return self | {
+            partition: max(self.get(partition, 0), offset) for partition, offset in floor.items()
+        }
 
     def distance_to(self, end: Mapping[Partition, int]) -> int:
         """How many offsets lie between these and `end`."""
-        return sum(max(offset - self.get(one, 0), 0) for one, offset in end.items())
+        return sum(max(offset - self.get(partition, 0), 0) for partition, offset in end.items())
 
     def to_json(self) -> str:
         """A list of offsets for each topic, null for a partition that is unknown."""
@@ -98,5 +102,8 @@ def resume_offsets(position: Offsets, begin: Offsets) -> Offsets:
     """
     known = set(position.topics)
     return Offsets(
-        {one: position.get(one, 0 if one[0] in known else oldest) for one, oldest in begin.items()}
+        {
+            partition: position.get(partition, 0 if partition[0] in known else oldest)
+            for partition, oldest in begin.items()
+        }
     )

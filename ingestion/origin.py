@@ -96,7 +96,7 @@ def start_offsets(table: Table) -> Offsets:
 
 def gaps(table: Table) -> list[Gap]:
     found = json.loads(table.properties.get(GAPS, "[]"))
-    return [Gap(**one | {"partition": int(one["partition"])}) for one in found]
+    return [Gap(**gap | {"partition": int(gap["partition"])}) for gap in found]
 
 
 def retired_offsets(table: Table) -> Offsets:

@@ -83,16 +83,16 @@ class Run:
         )
 
     def pause(self) -> None:
-        """Wait for the end of the batch under way, and let no other begin."""
+        """Wait for the running batch to end, and start no other."""
         self._turn.acquire()
 
     def resume(self) -> None:
-        """Go on after someone else's turn, from the same offsets on top of what they wrote."""
+        """Continue after another writer's turn, from the same offsets."""
         try:
             before = self._committer.position
             self._committer.ledger.refresh()
             if self._committer.position != before:
-                raise moved(self.stream.table, "its position is another one")
+                raise moved(self.stream.table, "its position has changed")
         except BaseException as error:
             self.failure = error
             raise
@@ -146,7 +146,7 @@ class Run:
             raise reason(self._settings, self.stream, self.failure)
 
     def _reached(self) -> Offsets:
-        """Where this run stands. A topic that is not read now keeps its offsets: it may return."""
+        """The position. A topic that is not read now keeps its offsets: it may return."""
         return self._start.raised_to(self._committer.position)
 
     def _land(self, batch: DataFrame, _number: int) -> None:
@@ -169,32 +169,32 @@ class Run:
         context.setLocalProperty(STAMP, stamp.isoformat())
         context.setJobDescription(f"{self.stream.name}: commit {self.progress.commits + 1}")
         landed = [Landed.from_bytes(bytes(row.landed)) for row in batch.collect()]
-        ranges = [one for part in landed for one in part.ranges]
+        ranges = [span for part in landed for span in part.ranges]
         if not ranges:
             return
         end = follow(self._reached(), ranges)
-        self.progress.read += sum(one.size for one in ranges)
-        check_topics(self._settings, self._committer.ledger.table, {one.topic for one in ranges})
+        self.progress.read += sum(span.size for span in ranges)
+        check_topics(self._settings, self._committer.ledger.table, {span.topic for span in ranges})
         self._committer.commit(landed, end, stamp, began)
 
 
 def follow(position: Offsets, ranges: Sequence[Range]) -> Offsets:
     """The end of these ranges, which must join on to the position without a gap or an overlap."""
     end = dict(position)
-    for one in sorted(ranges):
-        at = end.get((one.topic, one.partition), one.begin)
-        if at != one.begin:
+    for span in sorted(ranges):
+        at = end.get((span.topic, span.partition), span.begin)
+        if at != span.begin:
             raise HeadwaterError(
-                f"a batch of {one.topic} partition {one.partition} begins at offset {one.begin}, "
-                f"but the table stands at {at}",
+                f"a batch of {span.topic} partition {span.partition} begins at offset "
+                f"{span.begin}, but the table's position is {at}",
                 "start it again: it goes on from the table",
             )
-        end[one.topic, one.partition] = one.end
+        end[span.topic, span.partition] = span.end
     return Offsets(end)
 
 
 def _new_checkpoint(folder: Path) -> Path:
-    """A checkpoint for this run alone; those of processes that are gone are cleared away."""
+    """A checkpoint folder for this run. Those of processes that have ended are deleted."""
     for old in folder.glob("*-*"):
         if not psutil.pid_exists(int(old.name.split("-")[0])):
             shutil.rmtree(old, ignore_errors=True)
@@ -204,7 +204,7 @@ def _new_checkpoint(folder: Path) -> Path:
 
 
 def reason(settings: Settings, stream: Stream, error: BaseException) -> HeadwaterError:
-    """What a failure means to a user."""
+    """A failure in words that help a user."""
     if isinstance(error, HeadwaterError):
         return error
     if known := carried(str(error)):

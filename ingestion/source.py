@@ -112,7 +112,7 @@ class Reader(DataSourceStreamReader):
             Range(*partition, first.get(partition, self._starts.get(partition, 0)), offset)
             for partition, offset in last.items()
         ]
-        return [Slice(one) for one in balanced(ranges, self._reading.cores)]
+        return [Slice(part) for part in balanced(ranges, self._reading.cores)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
         # Imported here, since Spark keeps three processes for planning, which need none of it.
@@ -128,7 +128,7 @@ class Reader(DataSourceStreamReader):
         yield (landed.to_bytes(),)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the table holds the position."""
+        """Nothing to do: the table holds the position."""
 
 
 def _state(offsets: Offsets) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _offsets(state: dict[str, Any]) -> Offsets:
 
 @contextmanager
 def _carried() -> Iterator[None]:
-    """Errors reach the driver as text inside Spark's own: a known one is packed to survive."""
+    """Spark passes only the text of an exception to the driver: pack our own errors into it."""
     try:
         yield
     except HeadwaterError as error:
@@ -150,33 +150,35 @@ def _carried() -> Iterator[None]:
 
 
 def batch_end(start: Offsets, end: Offsets, most: int) -> Offsets:
-    """The end of the next batch: as far as it goes, and at most so many offsets, shared fairly."""
+    """The end of the next batch: at most `most` offsets on, shared fairly by the partitions."""
     waiting = start.distance_to(end)
     if waiting <= most:
-        return start | {one: max(offset, start.get(one, 0)) for one, offset in end.items()}
+        return start | {
+            partition: max(offset, start.get(partition, 0)) for partition, offset in end.items()
+        }
     found = {}
-    for one, last in end.items():
-        first = start.get(one, 0)
+    for partition, last in end.items():
+        first = start.get(partition, 0)
         share = max((last - first) * most // waiting, 1)
-        found[one] = min(first + share, last) if last > first else first
+        found[partition] = min(first + share, last) if last > first else first
     return start | found
 
 
 def balanced(ranges: list[Range], tasks: int) -> list[list[Range]]:
-    """The ranges in parts of about equal size: one a task. A range may be cut."""
-    total = sum(one.size for one in ranges)
+    """The ranges in parts of about equal size, one part for each task. A range may be cut."""
+    total = sum(span.size for span in ranges)
     tasks = max(1, min(tasks, total // LEAST_RECORDS))
     share = -(-total // tasks)
     parts: list[list[Range]] = [[]]
     room = share
-    for one in ranges:
-        begin = one.begin
-        while begin < one.end:
+    for span in ranges:
+        begin = span.begin
+        while begin < span.end:
             if not room:
                 parts.append([])
                 room = share
-            end = min(one.end, begin + room)
-            parts[-1].append(one._replace(begin=begin, end=end))
+            end = min(span.end, begin + room)
+            parts[-1].append(span._replace(begin=begin, end=end))
             room -= end - begin
             begin = end
     return [part for part in parts if part]

@@ -88,7 +88,7 @@ def _start(value: Any) -> Start:
             return value if value.tzinfo else value.replace(tzinfo=UTC)
         case date():
             return datetime(value.year, value.month, value.day, tzinfo=UTC)
-        case dict() if value and all(_is_partitions(one) for one in value.values()):
+        case dict() if value and all(_is_partitions(partitions) for partitions in value.values()):
             return Offsets(
                 {
                     (str(topic), number): offset
@@ -289,11 +289,11 @@ class Stream(_Declared):
     @property
     def decoded(self) -> dict[str, Column]:
         """The columns that are found in the record, in the order of the file."""
-        return {name: one for name, one in self.columns.items() if not one.expression}
+        return {name: column for name, column in self.columns.items() if not column.expression}
 
     @property
     def derived(self) -> dict[str, Column]:
-        return {name: one for name, one in self.columns.items() if one.expression}
+        return {name: column for name, column in self.columns.items() if column.expression}
 
     def reads(self, topic: str) -> bool:
         if self.topic_pattern is not None:

@@ -1,8 +1,8 @@
 """Several streams in one process: each is kept running, or stopped with its reason.
 
 A stream that fails is started again from its table, with a new checkpoint, after a pause that grows
-with each failure in a row. What cannot pass by itself, or has failed too often, stops that stream
-and no other. Every restart is told.
+with each failure in a row. A failure that cannot pass by itself, or too many in a row, stops that
+stream and no other. Every restart is reported.
 """
 
 import time
@@ -89,7 +89,7 @@ class Supervisor:
 
     @property
     def is_active(self) -> bool:
-        return any(one.is_active for one in self.streams)
+        return any(kept.is_active for kept in self.streams)
 
     def run(self, stop: Callable[[], bool], look: Callable[[], None]) -> None:
         """Look after the streams until none is active or a stop is asked for.
@@ -107,106 +107,107 @@ class Supervisor:
 
     def step(self) -> None:
         """Look after each stream once."""
-        for one in self.streams:
-            if one.is_active and one.lease.stop_asked:
-                self._end(one, Supervised.STOPPED)
-                self._tell(one, "stopped", "stopped, as asked by `headwater stop`")
-            elif one.state == Supervised.WAITING and time.monotonic() >= one.due:
-                self._start(one)
-            elif one.state == Supervised.RUNNING:
-                self._look(one)
+        for kept in self.streams:
+            if kept.is_active and kept.lease.stop_asked:
+                self._end(kept, Supervised.STOPPED)
+                self._tell(kept, "stopped", "stopped, as asked by `headwater stop`")
+            elif kept.state == Supervised.WAITING and time.monotonic() >= kept.due:
+                self._start(kept)
+            elif kept.state == Supervised.RUNNING:
+                self._look(kept)
 
     def stop(self) -> None:
         """Let the batches under way commit, and end."""
-        for one in self.streams:
-            if one.is_active:
-                self._end(one, Supervised.STOPPED)
+        for kept in self.streams:
+            if kept.is_active:
+                self._end(kept, Supervised.STOPPED)
 
-    def _start(self, one: Supervised) -> None:
+    def _start(self, kept: Supervised) -> None:
         run = None
         try:
-            accept = self._accept_gaps and not one.restarts  # what was lost since, nobody has seen
-            run = Run(self._spark, self._settings, one.stream, one.progress, accept)
+            # A gap that came after a restart was seen by nobody.
+            accept = self._accept_gaps and not kept.restarts
+            run = Run(self._spark, self._settings, kept.stream, kept.progress, accept)
             run.start(self._once)
         except Exception as error:  # whatever it is, the other streams go on
             if run is not None:
                 run.stop()
-            self._failed(one, error)
+            self._failed(kept, error)
             return
         for gap in run.gaps:
-            self._tell(one, "gap", f"goes on without {gap}, which Kafka has deleted")
-        one.run, one.state = run, Supervised.RUNNING
-        one.commits_before = one.progress.commits
-        one.lease.lender = run
+            self._tell(kept, "gap", f"goes on without {gap}, which Kafka has deleted")
+        kept.run, kept.state = run, Supervised.RUNNING
+        kept.commits_before = kept.progress.commits
+        kept.lease.lender = run
 
-    def _look(self, one: Supervised) -> None:
-        assert one.run is not None  # noqa: S101
-        if one.progress.commits > one.commits_before:
-            one.failures = 0
-        if one.run.is_running and one.lease.taken_by is None:
+    def _look(self, kept: Supervised) -> None:
+        assert kept.run is not None  # noqa: S101
+        if kept.progress.commits > kept.commits_before:
+            kept.failures = 0
+        if kept.run.is_running and kept.lease.taken_by is None:
             return
-        one.lease.lender = None
-        one.run.stop()
-        failure = one.run.failure if one.run.failed else None
-        if one.lease.taken_by or failure:
-            self._failed(one, failure)
+        kept.lease.lender = None
+        kept.run.stop()
+        failure = kept.run.failure if kept.run.failed else None
+        if kept.lease.taken_by or failure:
+            self._failed(kept, failure)
         else:
-            self._end(one, Supervised.DONE)
+            self._end(kept, Supervised.DONE)
 
-    def _failed(self, one: Supervised, error: BaseException | None) -> None:
-        why = self._why(one, error)
-        if not why.may_pass or one.failures >= self._patience.restarts:
-            one.reason = why
-            self._end(one, Supervised.FAILED)
-            tries = f" after {one.failures} restarts in vain" if one.failures else ""
+    def _failed(self, kept: Supervised, error: BaseException | None) -> None:
+        why = self._why(kept, error)
+        if not why.may_pass or kept.failures >= self._patience.restarts:
+            kept.reason = why
+            self._end(kept, Supervised.FAILED)
+            tries = f" after {kept.failures} restarts in vain" if kept.failures else ""
             self._tell(
-                one,
+                kept,
                 "failed",
                 f"stopped{tries}: {why.message}",
                 aloud=self.is_active,  # the last one's reason is what the process ends with
                 hint=why.hint,
             )
             return
-        one.failures += 1
-        one.restarts += 1
-        pause = self._patience.pause(one.failures)
-        one.due = time.monotonic() + pause
-        one.state = Supervised.WAITING
+        kept.failures += 1
+        kept.restarts += 1
+        pause = self._patience.pause(kept.failures)
+        kept.due = time.monotonic() + pause
+        kept.state = Supervised.WAITING
         self._tell(
-            one,
+            kept,
             "restart",
-            f"restart {one.failures} of {self._patience.restarts} in {pause:g} s, from the table: "
+            f"restart {kept.failures} of {self._patience.restarts} in {pause:g} s, from the table: "
             f"{why.message}",
             reason=why.message,
             pause_seconds=pause,
         )
 
-    def _why(self, one: Supervised, error: BaseException | None) -> HeadwaterError:
+    def _why(self, kept: Supervised, error: BaseException | None) -> HeadwaterError:
         try:
-            one.lease.look()
+            kept.lease.look()
         except Exception as unknown:  # the catalog is away: the lease cannot be looked at
             error = error or unknown
-        if one.lease.taken_by is not None:
-            told = reason(self._settings, one.stream, error).message if error else "it was paused"
+        if kept.lease.taken_by is not None:
+            told = reason(self._settings, kept.stream, error).message if error else "it was paused"
             return TakenOverError(
-                f"stream {one.stream.name} is written by {one.lease.taken_by.who} now: {told}",
+                f"stream {kept.stream.name} is written by {kept.lease.taken_by.who} now: {told}",
                 "that one goes on from the table; there is nothing to do here",
             )
         assert error is not None  # noqa: S101
-        return reason(self._settings, one.stream, error)
+        return reason(self._settings, kept.stream, error)
 
-    def _end(self, one: Supervised, state: str) -> None:
-        one.lease.lender = None
-        if one.run is not None:
-            one.run.stop()
-            if one.reason is None and one.run.failed and one.run.failure:  # while it stopped
-                one.reason = reason(self._settings, one.stream, one.run.failure)
+    def _end(self, kept: Supervised, state: str) -> None:
+        kept.lease.lender = None
+        if kept.run is not None:
+            kept.run.stop()
+            if kept.reason is None and kept.run.failed and kept.run.failure:  # while it stopped
+                kept.reason = reason(self._settings, kept.stream, kept.run.failure)
                 state = Supervised.FAILED
-        one.state = state
-        one.lease.release()
+        kept.state = state
+        kept.lease.release()
 
     def _tell(
-        self, one: Supervised, event: str, text: str, aloud: bool = True, **fields: Any
+        self, kept: Supervised, event: str, text: str, aloud: bool = True, **fields: Any
     ) -> None:
-        name = one.stream.name
+        name = kept.stream.name
         self._emit(event, f"{name}: {text}" if aloud else "", stream=name, message=text, **fields)

@@ -78,7 +78,10 @@ def table_columns(stream: Stream) -> list[ColumnSpec]:
     return [
         *SYSTEM_COLUMNS,
         *([HEADERS] if stream.headers else []),
-        *(ColumnSpec(name, one.type, one.description) for name, one in stream.columns.items()),
+        *(
+            ColumnSpec(name, column.type, column.description)
+            for name, column in stream.columns.items()
+        ),
     ]
 
 
@@ -174,9 +177,13 @@ def _schema(stream: Stream) -> Schema:
     return Schema(
         *(
             NestedField(
-                number, one.name, iceberg_type(one.type, inner), required=False, doc=one.description
+                number,
+                column.name,
+                iceberg_type(column.type, inner),
+                required=False,
+                doc=column.description,
             )
-            for number, one in enumerate(columns, start=1)
+            for number, column in enumerate(columns, start=1)
         )
     )
 
@@ -216,7 +223,7 @@ def _fit(table: Table, stream: Stream) -> Table:
     """Add columns, widen types, renew comments and properties; refuse anything else."""
     _check_partitions(table, stream)
     there = {field.name: field for field in table.schema().fields}
-    wanted = {one.name: one for one in table_columns(stream)}
+    wanted = {column.name: column for column in table_columns(stream)}
     for name in there.keys() - wanted.keys():
         again = "say `headers: true`" if name == HEADERS.name else "declare it, as optional"
         raise StreamFileError(
@@ -224,14 +231,14 @@ def _fit(table: Table, stream: Stream) -> Table:
             f"{again}; or drop it in SQL: alter table {stream.table} drop column `{name}`",
         )
     changes = []
-    for name, one in wanted.items():
+    for name, column in wanted.items():
         if name not in there:
-            changes.append(("add", one))
-        elif (found := type_name(there[name].field_type)) != one.type:
-            _check_widening(stream, name, found, one.type)
-            changes.append(("widen", one))
-        elif there[name].doc != one.description:
-            changes.append(("describe", one))
+            changes.append(("add", column))
+        elif (found := type_name(there[name].field_type)) != column.type:
+            _check_widening(stream, name, found, column.type)
+            changes.append(("widen", column))
+        elif there[name].doc != column.description:
+            changes.append(("describe", column))
     properties = {
         key: value
         for key, value in table_properties(stream).items()
@@ -245,14 +252,14 @@ def _fit(table: Table, stream: Stream) -> Table:
                 transaction.set_properties(properties)
             if changes:
                 with transaction.update_schema() as update:
-                    for action, one in changes:
-                        kind = iceberg_type(one.type, NextId())
+                    for action, column in changes:
+                        kind = iceberg_type(column.type, NextId())
                         if action == "add":
-                            update.add_column(one.name, kind, doc=one.description)
+                            update.add_column(column.name, kind, doc=column.description)
                         elif action == "widen":
-                            update.update_column(one.name, kind, doc=one.description)
+                            update.update_column(column.name, kind, doc=column.description)
                         else:
-                            update.update_column(one.name, doc=one.description)
+                            update.update_column(column.name, doc=column.description)
     except CommitFailedException as error:
         raise HeadwaterError(
             f"{stream.table} changed while its columns were fitted to {stream.file}: {error}",
@@ -295,8 +302,9 @@ def _check_partitions(table: Table, stream: Stream) -> None:
     wanted = _partition_fields(stream)
     if there != wanted:
         shown = [
-            ", ".join(f"{how}({what})" for what, how in one if what != "_ingested_at") or "nothing"
-            for one in (wanted, there)
+            ", ".join(f"{how}({what})" for what, how in fields if what != "_ingested_at")
+            or "nothing"
+            for fields in (wanted, there)
         ]
         raise StreamFileError(
             f"{stream.file} says partition_by: {shown[0]}, but {stream.table} is partitioned by "

@@ -80,7 +80,7 @@ def problem(schema_text: str, field: Field) -> str | None:
     if any(fits(found, field.type, field.epoch) for found in kinds):
         return None
     names = " or ".join(dict.fromkeys(found.name for found in kinds))
-    hint = " without epoch" if any(fits(one, field.type, "seconds") for one in kinds) else ""
+    hint = " without epoch" if any(fits(kind, field.type, "seconds") for kind in kinds) else ""
     return f"the Avro schema has {names}, the column is {field.type}{hint}"
 
 
@@ -208,8 +208,8 @@ def _find(
         yield values, kind
 
 
-def _both(one: pa.Array | None, other: pa.Array) -> pa.Array:
-    return other if one is None else pc.and_(one, other)
+def _both(first: pa.Array | None, other: pa.Array) -> pa.Array:
+    return other if first is None else pc.and_(first, other)
 
 
 def _form(kind: Kind, paths: list[Sequence[str]]) -> pa.DataType:
@@ -300,7 +300,7 @@ class _Translation:
         if name in within:  # neither reader bounds its depth, and bytes may claim any
             raise ValueError(f"{name} contains itself, and recursive schemas are not supported")
         below = [self._translate(field["type"], (*within, name)) for field in fields]
-        plain = self._plain_record({f"f{number}": one for number, (_, one) in enumerate(below)})
+        plain = self._plain_record({f"f{number}": part for number, (_, part) in enumerate(below)})
         self.is_fast = self.is_fast and bool(below)
         labels = tuple(field["name"] for field in fields)
         return Kind("record", tuple(kind for kind, _ in below), labels), plain

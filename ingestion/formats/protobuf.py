@@ -123,7 +123,7 @@ class MessageReader:
         self._class = message_factory.GetMessageClass(message)
         self._name = message.full_name
         self._found = [_find(message, field.path) for field in fields]
-        names = {one.name for one in message.fields}
+        names = {known.name for known in message.fields}
         self._undeclared = names - {field.path[0] for field in fields if field.path}
 
     def read(self, payload: bytes) -> Any:

@@ -51,7 +51,9 @@ def texts(payloads: Payloads) -> tuple[pa.Array, Problems]:
             for index, payload in enumerate(payloads.raw)
             if payload is not None and not _is_utf8(payload)
         }
-        kept = [None if index in problems else one for index, one in enumerate(payloads.raw)]
+        kept = [
+            None if index in problems else payload for index, payload in enumerate(payloads.raw)
+        ]
         return pa.array(kept, pa.binary()).cast(pa.string()), problems
 
 
@@ -76,7 +78,7 @@ def from_text(text: pa.Array, kind: str) -> pa.Array:
             return text.cast(arrow_type(kind))
         case _:
             read = READERS[kind]
-            values = [None if one is None else read(one) for one in text.to_pylist()]
+            values = [None if value is None else read(value) for value in text.to_pylist()]
             return pa.array(values, arrow_type(kind))
 
 
@@ -220,5 +222,5 @@ def _convert_others(done: pa.Array, text: pa.Array, sure: pa.Array, convert: Con
     others = pc.fill_null(pc.invert(sure), False)
     if not pc.any(others).as_py():
         return done
-    values = [convert(one) for one in text.filter(others).to_pylist()]
+    values = [convert(value) for value in text.filter(others).to_pylist()]
     return pc.replace_with_mask(done, others, pa.array(values, done.type))

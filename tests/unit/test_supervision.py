@@ -38,7 +38,7 @@ def test_a_batch_keeps_the_offsets_of_topics_that_it_did_not_read() -> None:
 @pytest.mark.parametrize("begin", [1, 3])
 def test_a_batch_that_does_not_join_on_is_refused(begin: int) -> None:
     with pytest.raises(
-        HeadwaterError, match=f"begins at offset {begin}, but the table stands at 2"
+        HeadwaterError, match=f"begins at offset {begin}, but the table's position is 2"
     ):
         follow(Offsets({("t", 0): 2}), [Range("t", 0, begin, 9)])
 
