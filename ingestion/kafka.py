@@ -19,10 +19,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    ConfigResource,
     NewTopic,
     OffsetSpec,
-    ResourceType,
 )
 
 from ingestion.broker_trouble import Trouble, explain
@@ -226,13 +224,6 @@ def lag(settings: Settings, wanted: Callable[[str], bool], position: Offsets) ->
     except (KafkaException, HeadwaterError):
         return None
     return position.raised_to(begin).distance_to(ends)
-
-
-def is_compacted(settings: Settings, topic: str) -> bool:
-    """Whether Kafka may delete single records of the topic."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    (answer,) = admin(settings).describe_configs([resource]).values()
-    return "compact" in answer.result(TIMEOUT_SECONDS)["cleanup.policy"].value
 
 
 def committed_consumer(settings: Settings, purpose: str, **more: Any) -> Consumer:

@@ -1,4 +1,4 @@
-"""How every Spark process here is configured: the catalog, the classpath, the log."""
+"""How Spark processes are configured and started. Ingestion needs no jar of its own."""
 
 import logging
 import os
@@ -13,7 +13,6 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ingestion.catalog import CATALOG
 from ingestion.errors import HeadwaterError
 from ingestion.settings import LOOPBACK, Settings
 from ingestion.spark_home import (
@@ -23,15 +22,6 @@ from ingestion.spark_home import (
     pyspark_home,
 )
 
-# Spark makes one method of a whole stage, and Java leaves methods of more than 8,000 bytes to its
-# interpreter.
-LARGE_METHODS = "-XX:-DontCompileHugeMethods"
-# Spark compiles new classes for each query. With the first compiler alone Java sets 48 MB aside for
-# compiled code; a large build fills them, and Spark ends ("Out of space in CodeCache").
-CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
-# A statement of a first `dbt build` meets a cold JVM: the second compiler would take the cores from
-# the queries, and pays off only after several builds. docs/decisions/0002 has the figures.
-FAST_START = f"-XX:TieredStopAtLevel=1 -XX:+UseParallelGC {LARGE_METHODS} {CODE_CACHE}"
 # Ingestion asks little of the JVM: no record passes it.
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUIET_ARCHIVE = "-Xlog:cds*=off"  # Java starts without an archive that does not fit, and says so
@@ -55,22 +45,6 @@ def spark_properties(settings: Settings, log: Path, jvm_options: str) -> dict[st
     if settings.spark_master.startswith("local"):
         properties |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return properties
-
-
-def iceberg_properties(settings: Settings, jars: str) -> dict[str, str]:
-    """What a Spark process needs beside that to read and write tables in SQL."""
-    return {
-        "spark.driver.extraClassPath": jars,
-        "spark.executor.extraClassPath": jars,
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.defaultCatalog": CATALOG,
-        # No session brings classes of its own. With this on, each class that Spark's code generator
-        # looks for is asked for over the network, too: a sixth of the CPU of an incremental build.
-        "spark.sql.artifact.isolation.enabled": "false",
-        # Small stages are the rule here; adaptive execution joins what is too small.
-        "spark.sql.shuffle.partitions": "8",
-        **_catalog(settings),
-    }
 
 
 def spark_environment(settings: Settings) -> dict[str, str]:
@@ -154,29 +128,3 @@ def _stderr_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _catalog(settings: Settings) -> dict[str, str]:
-    prefix = f"spark.sql.catalog.{CATALOG}"
-    properties = {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.warehouse": settings.warehouse_location,
-        # A cached table would hide the commits of other processes.
-        f"{prefix}.cache-enabled": "false",
-    }
-    if settings.catalog_type == "embedded":
-        properties |= {
-            f"{prefix}.type": "jdbc",
-            f"{prefix}.uri": f"jdbc:sqlite:file:{settings.catalog_db}?busy_timeout=30000",
-            f"{prefix}.jdbc.schema-version": "V1",
-        }
-    else:
-        properties |= {f"{prefix}.type": "rest", f"{prefix}.uri": settings.catalog_uri or ""}
-    if settings.warehouse_location.startswith("s3"):
-        properties[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-        if settings.s3_endpoint:
-            properties |= {
-                f"{prefix}.s3.endpoint": settings.s3_endpoint,
-                f"{prefix}.s3.path-style-access": "true",
-            }
-    return properties

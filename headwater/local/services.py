@@ -17,20 +17,14 @@ from pathlib import Path
 
 import psutil
 
-from headwater.local.jars import classpath, ensure_jars, spark_sets
+from headwater.local.jars import classpath, ensure_jars
 from headwater.local.java import find_java
+from headwater.local.thrift import FAST_START, thrift_command
 from ingestion.catalog import ensure_namespaces
 from ingestion.errors import ServiceError
 from ingestion.kafka import broker_problem
 from ingestion.settings import LOOPBACK, Settings, child_environment
-from ingestion.spark import (
-    FAST_START,
-    iceberg_properties,
-    spark_environment,
-    spark_properties,
-    write_properties,
-)
-from ingestion.spark_home import pyspark_home
+from ingestion.spark import spark_environment
 
 STOP_SECONDS = 30
 READY_SECONDS = 120
@@ -355,15 +349,4 @@ def start_broker(
 
 def _start_thrift(settings: Settings, folder: Path) -> subprocess.Popen[bytes]:
     log = settings.logs / "thrift.log"
-    jars = classpath(ensure_jars(settings, spark_sets(settings)))
-    properties = spark_properties(settings, log, FAST_START) | iceberg_properties(settings, jars)
-    properties |= {
-        "spark.app.name": "headwater thrift",
-        "spark.hadoop.hive.server2.thrift.port": str(settings.thrift_port),
-        "spark.hadoop.hive.server2.thrift.bind.host": LOOPBACK,
-    }
-    file = write_properties(folder, properties)
-    command = [str(pyspark_home() / "bin" / "spark-submit"), "--properties-file", str(file)]
-    command += ["--class", "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"]
-    command += ["--name", "headwater thrift", "spark-internal"]
-    return _spawn(command, folder, log, spark_environment(settings))
+    return _spawn(thrift_command(settings, folder, log), folder, log, spark_environment(settings))

@@ -11,15 +11,17 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 from pyiceberg.expressions import AlwaysTrue, And, EqualTo, Not
 from pyiceberg.table import Table
 
 from ingestion.errors import ERASED, HeadwaterError
 from ingestion.kafka import (
+    TIMEOUT_SECONDS,
     Range,
+    admin,
     begin_offsets,
     committed_consumer,
-    is_compacted,
     read_ranges,
     require_broker,
     topics,
@@ -122,12 +124,19 @@ def verify(
         )
         # What is left has no record. It may have gone while the topic was read.
         oldest = begin_offsets(settings, {topic: [number]})[place]
-        newest = end if is_compacted(settings, topic) else oldest
+        newest = end if _is_compacted(settings, topic) else oldest
         check.gone = sum(offset < max(oldest, newest) for offset in left)
         check.unknown = [offset for offset in left if offset >= max(oldest, newest)]
         found.append(check)
     report(total, total)
     return Verified(found, gaps(table), _strangers(table, position))
+
+
+def _is_compacted(settings: Settings, topic: str) -> bool:
+    """Whether Kafka may delete single records of the topic."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (answer,) = admin(settings).describe_configs([resource]).values()
+    return "compact" in answer.result(TIMEOUT_SECONDS)["cleanup.policy"].value
 
 
 def committed_records(settings: Settings, wanted: Range) -> Iterator[Any]:

@@ -6,8 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater.local.jars import classpath, ensure_jars, spark_sets
+from headwater.local.thrift import iceberg_properties
 from ingestion.settings import Settings
-from ingestion.spark import iceberg_properties, spark_session, stop_session
+from ingestion.spark import spark_session, stop_session
 from ingestion.stream import Stream, load_streams
 from tests.integration.lab import Lab
 from tests.integration.outside import drop, kill_tree, started
