@@ -28,7 +28,7 @@ from headwater.local.services import borrowed_stack, wait_ready
 from headwater.rows.verify import verify
 from ingestion.catalog import open_catalog
 from ingestion.settings import LOOPBACK, Settings
-from ingestion.stream import load_streams
+from ingestion.stream_file import load_streams
 
 STREAM = "stocks"
 BAD = 0.01

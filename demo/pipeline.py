@@ -26,7 +26,7 @@ from ingestion.lease import hold
 from ingestion.run import Run
 from ingestion.settings import Settings
 from ingestion.spark import spark_session, stop_session
-from ingestion.stream import load_streams
+from ingestion.stream_file import load_streams
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -253,7 +253,7 @@ def produce(
     from demo.generators import GENERATORS, Shares
     from demo.produce import produce as send
     from demo.produce import produce_lines
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     if lines:
         (chosen,) = load_streams([stream])
@@ -295,7 +295,7 @@ def init(streams: tuple[str, ...]) -> None:
     """
     from ingestion.decode import check_stream
     from ingestion.lease import hold
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
     from ingestion.table import ensure_table
 
     rows = []
@@ -337,7 +337,7 @@ def ingest(
     headwater ingest stocks --from 2026-01-31T00:00 --to 2026-02-01T00:00
     headwater ingest stocks --from 0:1500,1:1700 --to latest
     """
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     chosen = load_streams(list(streams))
     if begin or end:
@@ -455,7 +455,7 @@ def stop(streams: tuple[str, ...], seconds: int) -> None:
     The batch under way commits first. Other streams of the same process go on.
     """
     from ingestion.lease import ask_to_stop
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     for one in load_streams(list(streams)):
         holder = ask_to_stop(settings(), one.name, seconds)
@@ -481,7 +481,7 @@ def tail(stream: str, last: int, no_follow: bool) -> None:
     headwater tail health -n 3 --no-follow
     """
     from headwater.tail import tail as follow
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     for seen in follow(settings(), load_streams([stream])[0], last, not no_follow, _stop_flag()):
         place = f"{seen.topic} {seen.partition}:{seen.offset}"
@@ -504,7 +504,7 @@ def verify(streams: tuple[str, ...]) -> None:
     """
     from headwater.rows.verify import verify as compare
     from ingestion.catalog import open_catalog
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     catalog = open_catalog(settings())
     wrong = []
@@ -575,7 +575,7 @@ def errors(
     from headwater.rows.dead_letters import dead_letters
     from headwater.rows.readable import Readable
     from ingestion.catalog import open_catalog
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     catalog = open_catalog(settings())
     counts, shown = [], []
@@ -614,7 +614,7 @@ def replay(stream: str, types: tuple[str, ...], since: datetime | None) -> None:
     stands back meanwhile and then goes on. A second replay finds nothing to do.
     """
     from ingestion.lease import turn
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     (chosen,) = load_streams([stream])
 
@@ -659,7 +659,7 @@ def forget(stream: str, where: str, yes: bool) -> None:
     """
     from headwater.rows.forget import forget as carry_out
     from headwater.rows.forget import make_plan
-    from ingestion.stream import load_streams
+    from ingestion.stream_file import load_streams
 
     (chosen,) = load_streams([stream])
     if where == "-":

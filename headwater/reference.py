@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ingestion.settings import is_secret, known_variables, project_root
-from ingestion.stream import load_streams
+from ingestion.stream_file import load_streams
 from ingestion.table import HEADERS, SYSTEM_COLUMNS
 
 README_BLOCK = re.compile(r"(<!-- settings -->\n).*?(<!-- /settings -->)", re.DOTALL)

@@ -14,7 +14,8 @@ from ingestion.ledger import data_files, read_position
 from ingestion.offsets import Offsets
 from ingestion.origin import Gap, gaps
 from ingestion.settings import Settings
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

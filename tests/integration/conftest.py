@@ -9,7 +9,8 @@ from headwater.local.jars import classpath, ensure_jars, spark_sets
 from headwater.local.thrift import iceberg_properties
 from ingestion.settings import Settings
 from ingestion.spark import spark_session, stop_session
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 from tests.integration.lab import Lab
 from tests.integration.outside import drop, kill_tree, started
 

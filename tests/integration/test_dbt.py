@@ -13,7 +13,7 @@ from demo.generators import Shares
 from demo.produce import produce
 from headwater.rows.replay import replay
 from ingestion.settings import Settings
-from ingestion.stream import load_stream, load_streams
+from ingestion.stream_file import load_stream, load_streams
 from tests.conftest import DBT, ROOT, run
 from tests.integration.lab import Done, run_dbt
 from tests.integration.outside import land, read_table, send

@@ -20,7 +20,8 @@ from ingestion.ledger import Ledger, read_position
 from ingestion.offsets import Offsets
 from ingestion.run import Run
 from ingestion.settings import Settings
-from ingestion.stream import Stream, load_stream
+from ingestion.stream import Stream
+from ingestion.stream_file import load_stream
 from tests.conftest import HEADWATER, run
 from tests.integration.outside import (
     assert_table_is_topic,

@@ -16,7 +16,8 @@ from demo.generators import Shares
 from demo.produce import produce
 from ingestion.catalog import open_catalog
 from ingestion.settings import Settings
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 from tests.conftest import HEADWATER, run
 from tests.integration.outside import (
     behind,

@@ -29,7 +29,8 @@ from ingestion.catalog import open_catalog
 from ingestion.errors import ERROR_TYPES, HeadwaterError, TableMovedError
 from ingestion.ledger import Ledger, newest_marked, position_of_rows, read_position
 from ingestion.settings import Settings
-from ingestion.stream import Batch, Stream, load_streams
+from ingestion.stream import Batch, Stream
+from ingestion.stream_file import load_streams
 from tests.conftest import HEADWATER, ROOT, clean_environment
 from tests.integration.conftest import new_stream
 from tests.integration.outside import (

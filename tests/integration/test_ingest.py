@@ -23,7 +23,7 @@ from ingestion.catalog import open_catalog
 from ingestion.ledger import data_files
 from ingestion.settings import Settings
 from ingestion.spark_home import CLASS_ARCHIVE
-from ingestion.stream import load_streams
+from ingestion.stream_file import load_streams
 from tests.conftest import HEADWATER, ROOT, free_port, run
 from tests.integration.outside import (
     assert_table_is_topic,

@@ -18,7 +18,7 @@ from ingestion.kafka import (
     read_ranges,
 )
 from ingestion.settings import Settings
-from ingestion.stream import load_stream
+from ingestion.stream_file import load_stream
 from tests.integration.outside import assert_table_is_topic, drop, land, read_table, send
 from tests.unit.registry_server import registry_server
 from tests.unit.test_avro import AVRO

@@ -20,7 +20,8 @@ from ingestion.kafka import end_offsets, topics
 from ingestion.ledger import Ledger, read_position
 from ingestion.run import Run
 from ingestion.settings import Settings
-from ingestion.stream import Stream, load_stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_stream, load_streams
 from ingestion.table import ensure_table
 from tests.conftest import HEADWATER, run
 from tests.integration.outside import (

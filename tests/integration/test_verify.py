@@ -12,7 +12,8 @@ from headwater.rows.verify import Verified, spans, verify
 from ingestion.catalog import open_catalog
 from ingestion.kafka import admin, client_options
 from ingestion.settings import Settings
-from ingestion.stream import Stream, load_stream
+from ingestion.stream import Stream
+from ingestion.stream_file import load_stream
 from tests.conftest import HEADWATER, run
 from tests.integration.conftest import new_stream
 from tests.integration.outside import VALUE, land, send, verified, wait_for

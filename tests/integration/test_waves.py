@@ -17,7 +17,8 @@ from demo.generators import GENERATORS, Shares, spread_clock
 from headwater.rows.replay import replay
 from ingestion.catalog import open_catalog
 from ingestion.settings import Settings
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 from tests.conftest import ROOT
 from tests.integration.lab import run_dbt
 from tests.integration.outside import land, read_table, send

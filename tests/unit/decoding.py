@@ -10,7 +10,8 @@ from ingestion.decode import HEADERS_TYPE, Block, Records, StreamDecoder
 from ingestion.formats import Payloads
 from ingestion.formats.registry import Registry
 from ingestion.formats.types import UTC_MICROSECONDS
-from ingestion.stream import Stream, load_stream
+from ingestion.stream import Stream
+from ingestion.stream_file import load_stream
 
 STAMP = datetime(2026, 1, 31, 10, tzinfo=UTC)
 HEADERS = [{"key": "h", "value": b"1"}]

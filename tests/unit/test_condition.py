@@ -7,7 +7,7 @@ import pytest
 
 from headwater.rows.condition import Condition, fulfils, judge, read_condition
 from ingestion.errors import ConditionError
-from ingestion.stream import load_streams
+from ingestion.stream_file import load_streams
 from ingestion.table import _schema
 
 (HEALTH,) = load_streams(["health"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from dbt.cli.main import dbtRunner
 
-from ingestion.stream import load_streams
+from ingestion.stream_file import load_streams
 from ingestion.table import table_columns
 from tests.conftest import ROOT
 

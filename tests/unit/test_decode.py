@@ -10,7 +10,8 @@ import pytest
 
 from ingestion.decode import Records, StreamDecoder
 from ingestion.formats.types import UTC_MICROSECONDS
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 from tests.unit.decoding import STAMP, column, decode_block, decode_rows, make_stream, types
 
 Make = Callable[..., Stream]

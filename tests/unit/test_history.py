@@ -18,7 +18,8 @@ from ingestion import history as history_module
 from ingestion.errors import StreamFileError
 from ingestion.history import HISTORY, History
 from ingestion.ledger import Ledger, data_files, read_position
-from ingestion.stream import Stream, load_stream
+from ingestion.stream import Stream
+from ingestion.stream_file import load_stream
 from ingestion.table import MAINTENANCE, table_properties
 from tests.unit.bronze import (
     NAME,

@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from demo.generators import GENERATORS, TICKERS, ZONES, Record, Shares, spread_clock
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 from tests.unit.decoding import decode_rows, types
 
 END = datetime(2026, 1, 5, 21, 0, tzinfo=UTC)  # a Monday

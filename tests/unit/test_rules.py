@@ -14,7 +14,8 @@ import pytest
 from ingestion.decode import check_stream
 from ingestion.errors import StreamFileError
 from ingestion.rules import KAFKA_COLUMNS, _problem, locked_connection
-from ingestion.stream import Stream, load_streams
+from ingestion.stream import Stream
+from ingestion.stream_file import load_streams
 from tests.conftest import ROOT
 from tests.unit.decoding import column, decode_rows, make_stream, types
 
@@ -115,7 +116,7 @@ def test_times_are_utc_whatever_the_zone_of_the_machine_is(tmp_path: Path) -> No
     make_stream(tmp_path, columns)
     code = """if True:
         from pathlib import Path
-        from ingestion.stream import load_stream
+        from ingestion.stream_file import load_stream
         from tests.unit.decoding import decode_rows
         stream = load_stream(Path("made.yml"))
         (row,) = decode_rows(stream, b'{"t": "2026-01-30T23:30:00-01:00"}')

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import StreamFileError
-from ingestion.stream import SECTIONS, known_keys, load_stream, load_streams
+from ingestion.stream_file import SECTIONS, known_keys, load_stream, load_streams
 from tests.conftest import ROOT
 
 GOOD = """\
