@@ -61,6 +61,7 @@ test-slow: setup ## the longer cases
 .PHONY: bench
 bench: setup ## measure: cost beside its peers, memory, lag and latency, metadata, increments (about two hours)
 	@$(BIN)/python -m benchmarks.ingest
+	@$(BIN)/python -m benchmarks.readers
 	@$(BIN)/python -m benchmarks.load
 	@$(BIN)/python -m benchmarks.metadata
 	@$(BIN)/python -m benchmarks.increments

@@ -1,4 +1,4 @@
-"""Why a broker does not answer, in words that help: what librdkafka reports, told apart."""
+"""Why a broker does not answer: what librdkafka reports, in words that help."""
 
 import re
 import socket
@@ -31,10 +31,10 @@ def explain(settings: Settings, errors: list[str], failure: str) -> Trouble:
     servers = settings.bootstrap_servers
     reasons = [error for error in errors if not HUNG_UP.search(error)]
     if errors and not reasons and settings.kafka_bootstrap_servers:
-        # A broker hangs up without a word on who does not speak its protocol.
+        # Brokers silently drop clients that use the wrong protocol.
         plain = settings.kafka_security_protocol.endswith("PLAINTEXT")
         wish = "speaks TLS" if plain and _tls_answer(settings) else "may want a login"
-        return Trouble(f"the Kafka broker at {servers} hangs up: it {wish}", PROTOCOL)
+        return Trouble(f"the Kafka broker at {servers} drops the connection: it {wish}", PROTOCOL)
     hint = "check HEADWATER_KAFKA_BOOTSTRAP_SERVERS and that the broker runs"
     return Trouble(
         f"no Kafka broker answers at {servers} ({_short((reasons or [failure])[0])})",

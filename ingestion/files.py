@@ -232,7 +232,7 @@ class _Splitter:
         return found
 
     def _single_value(self, part: PartitionField, rows: pa.Table) -> tuple[bool, Any]:
-        """The value that all rows share, told from the least and the greatest, if they do.
+        """The value that all rows share, if they do: the least and the greatest decide.
 
         Nearly always so for the day of the stamp: one stamp is in all rows of a batch.
         """

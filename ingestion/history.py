@@ -8,7 +8,7 @@ Who follows a table from snapshot to snapshot stops at the holes that this leave
 - the ledger looks for the newest snapshot with offsets, which is the one that thins the others;
 - models read bronze by `_ingested_at` (macros/incremental/arrived_since_last_run.sql) and know no
   snapshot of it. Those that follow a table's snapshots (changed_rows) read silver and gold, which
-  are not thinned, and compute all anew where the snapshot that they read last is gone;
+  are not thinned, and compute everything again where the snapshot that they read last is gone;
 - Iceberg's own incremental readers, and its writers that check for conflicts since they began, have
   `every_commit_hours` to keep up.
 Parents are not linked across a hole: an incremental reader would skip what lay in it and not know.

@@ -116,7 +116,7 @@ class Board:
         self._catalog.update_namespace_properties(NAMESPACE, updates={self._stop: holder.id})
 
     def give_back(self, claim: Claim) -> None:
-        """Take away this claim, and never someone else's."""
+        """Remove this claim, and no other."""
         now = self.claims()
         keys = set()
         if now.lease and now.lease.id == claim.id:
@@ -159,7 +159,7 @@ class Lease:
             self._board.give_back(self._claim)
 
     def look(self) -> Claims:
-        """See whether someone else has it, since this process slept longer than it lasts."""
+        """Check whether another process took it, because this one slept longer than it lasts."""
         now = self._board.claims()
         if now.lease and now.lease.id != self._claim.id:
             self.taken_by = now.lease
@@ -189,7 +189,7 @@ class Lease:
 
 @contextmanager
 def hold(settings: Settings, stream: str, purpose: str = INGEST) -> Iterator[Lease]:
-    """The lease of a stream while the block runs; refused when someone alive has it."""
+    """The lease of a stream while the block runs; refused while a living process has it."""
     board = Board(settings, stream)
     if holder := board.claims().lease:
         raise HeadwaterError(
@@ -199,7 +199,7 @@ def hold(settings: Settings, stream: str, purpose: str = INGEST) -> Iterator[Lea
     lease = Lease(board, purpose)
     lease.renew()
     try:
-        # A catalog that is away for a moment must not end a writer: its commits tell.
+        # A catalog that is unreachable for a moment must not stop a writer: its commits decide.
         with repeated(lease.tend, LOOK_SECONDS, LEASE_SECONDS):
             yield lease
     finally:

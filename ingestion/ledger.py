@@ -45,7 +45,7 @@ COMMIT_ID = "headwater.commit-id"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COORDINATES = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-BOUNDED = (*COORDINATES, "_ingested_at")  # their bounds in each file say where the stream stands
+BOUNDED = (*COORDINATES, "_ingested_at")  # their bounds in each file give the position
 
 LONGEST_PAUSE = 60.0  # seconds
 THINNED_EVERY = timedelta(minutes=1)

@@ -183,7 +183,7 @@ class Settings(BaseSettings):
 
     @property
     def uses_msk_iam(self) -> bool:
-        """Amazon MSK with IAM: asked for, or told by its port when nothing else is."""
+        """Amazon MSK with IAM: asked for, or recognized by its port when nothing else is set."""
         if self.model_fields_set & {name for name in SECURITY if getattr(self, name) is not None}:
             return self.kafka_sasl_mechanism == "AWS_MSK_IAM"
         servers = (self.kafka_bootstrap_servers or "").split(",")

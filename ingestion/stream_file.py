@@ -80,7 +80,7 @@ Lines = dict[tuple[str, ...], int]
 
 
 def _key_lines(root: yaml.MappingNode, file: Path) -> tuple[Lines, list[str]]:
-    """The line of every key, and a problem for every key that stands twice."""
+    """The line of every key, and a problem for every key that is given twice."""
     lines: Lines = {(): 1}
     problems: list[str] = []
 
@@ -91,7 +91,7 @@ def _key_lines(root: yaml.MappingNode, file: Path) -> tuple[Lines, list[str]]:
             where = (*path, str(key.value))
             line = key.start_mark.line + 1
             if where in lines:
-                problems.append(f"{file}:{line}: {'.'.join(where)} stands twice")
+                problems.append(f"{file}:{line}: {'.'.join(where)} is given twice")
                 continue
             lines[where] = line
             walk(value, where)

@@ -159,7 +159,7 @@ class Supervisor:
         if not why.may_pass or kept.failures >= self._patience.restarts:
             kept.reason = why
             self._end(kept, Supervised.FAILED)
-            tries = f" after {kept.failures} restarts in vain" if kept.failures else ""
+            tries = f" after {kept.failures} restarts" if kept.failures else ""
             self._tell(
                 kept,
                 "failed",
@@ -185,13 +185,13 @@ class Supervisor:
     def _why(self, kept: Supervised, error: BaseException | None) -> HeadwaterError:
         try:
             kept.lease.look()
-        except Exception as unknown:  # the catalog is away: the lease cannot be looked at
+        except Exception as unknown:  # the catalog is unreachable, so the lease cannot be checked
             error = error or unknown
         if kept.lease.taken_by is not None:
-            told = reason(self._settings, kept.stream, error).message if error else "it was paused"
+            why = reason(self._settings, kept.stream, error).message if error else "it was paused"
             return TakenOverError(
-                f"stream {kept.stream.name} is written by {kept.lease.taken_by.who} now: {told}",
-                "that one goes on from the table; there is nothing to do here",
+                f"stream {kept.stream.name} is written by {kept.lease.taken_by.who} now: {why}",
+                "that process goes on from the table; there is nothing to do here",
             )
         assert error is not None  # noqa: S101
         return reason(self._settings, kept.stream, error)

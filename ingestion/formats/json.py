@@ -1,7 +1,7 @@
 """JSON, strictly: a value of another type than the declared one does not fit.
 
 msgspec decodes each record into a struct of the wanted fields, at full speed. A record that it
-refuses is judged field by field, so that its good fields keep their values and each bad one says
+refuses is decoded field by field, so that its good fields keep their values and each bad one says
 what it holds. Both ways give values in the same form; dates, times and decimals stay text there,
 and Arrow converts their columns as a whole.
 """
@@ -153,7 +153,7 @@ class JsonDecoder:
 
     def _values(self, records: list[Any], number: int, parsed: Parsed) -> list[Any]:
         """The values of one field in all records."""
-        if number not in self._places:  # every record is judged
+        if number not in self._places:  # every record is decoded field by field
             return [None] * len(records)
         first, *inner = self._places[number]
         values = list(map(attrgetter(first), records))

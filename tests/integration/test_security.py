@@ -170,19 +170,19 @@ REFUSALS = {
     "plaintext to a TLS port": (
         "PLAINTEXT",
         {"port": "SSL"},
-        "hangs up: it speaks TLS",
+        "drops the connection: it speaks TLS",
         "HEADWATER_KAFKA_SECURITY_PROTOCOL",
     ),
     "plaintext to a login port": (
         "PLAINTEXT",
         {"port": "SASL_PLAINTEXT"},
-        "hangs up: it may want a login",
+        "drops the connection: it may want a login",
         "HEADWATER_KAFKA_SECURITY_PROTOCOL",
     ),
     "TLS to a login port": (
         "SSL",
         {"port": "SASL_SSL"},
-        "hangs up: it may want a login",
+        "drops the connection: it may want a login",
         "HEADWATER_KAFKA_SECURITY_PROTOCOL",
     ),
     "TLS to a plaintext port": (

@@ -45,7 +45,7 @@ def test_a_good_file_names_its_stream_and_table(tmp_path: Path) -> None:
         (("type: string", "type: text"), 7, ["columns.word.type", "'text'", "string"]),
         (("description: Words.\n", ""), 1, ["description is missing"]),
         (("  word:", "  _word:"), 6, ["columns._word"]),
-        (("topic: words\n", "topic: words\ntopic: more\n"), 3, ["topic stands twice"]),
+        (("topic: words\n", "topic: words\ntopic: more\n"), 3, ["topic is given twice"]),
         (("topic: words", "topic: [words"), 3, ["not valid YAML"]),
         (("topic: words\n", ""), 1, ["either topic or topic_pattern"]),
         (("topic: words", "topic_pattern: '['"), 2, ["not a regular expression"]),
