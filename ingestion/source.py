@@ -6,6 +6,7 @@ the JVM: what a task yields is one row, which says what it wrote.
 """
 
 import json
+import math
 import pickle
 import time
 from collections.abc import Iterator
@@ -22,11 +23,14 @@ from ingestion.errors import CarriedError, HeadwaterError
 from ingestion.kafka import Partitions, Range, begin_offsets, end_offsets, topics
 from ingestion.offsets import Offsets, resume_offsets
 from ingestion.settings import Settings
-from ingestion.stream import Stream
+from ingestion.stream import Batch, Stream
 
 NAME = "headwater"
 STAMP = "headwater.stamp"  # the local property with the stamp of the commit that is to come
 LEAST_RECORDS = 10_000  # in a task: less is not worth another file
+# Between batches, unless a full one waits: a topic that is never quiet would be landed in thousands
+# of small files and commits, most of the CPU being their overhead.
+LEAST_SECONDS = 1.0
 TOPICS_SECONDS = 5.0  # how often new topics and partitions are looked for
 
 
@@ -73,7 +77,7 @@ class Reader(DataSourceStreamReader):
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._planned = reading.start  # where the last batch ends
-        self._due = 0.0
+        self._began = -math.inf  # when the last batch was planned
         self._topics_known = 0.0
         self._partitions: Partitions = {}
         self._starts = reading.start  # also of partitions that came later
@@ -100,14 +104,14 @@ class Reader(DataSourceStreamReader):
             self._starts = resume_offsets(self._planned, begin) | self._planned
         start = self._starts | self._planned
         waiting = start.distance_to(end)
-        if not waiting or (waiting < batch.min_records and now < self._due):
+        if not is_due(waiting, batch, now - self._began):
             return self._planned
         return batch_end(start, end, batch.max_records)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         first, last = _offsets(start), _offsets(end)
         self._planned = last
-        self._due = time.monotonic() + self._reading.stream.batch.max_seconds
+        self._began = time.monotonic()
         ranges = [
             Range(*partition, first.get(partition, self._starts.get(partition, 0)), offset)
             for partition, offset in last.items()
@@ -147,6 +151,15 @@ def _carried() -> Iterator[None]:
         yield
     except HeadwaterError as error:
         raise CarriedError(error) from error
+
+
+def is_due(waiting: int, batch: Batch, seconds: float) -> bool:
+    """Whether a batch is due when so many records wait, so many seconds after the last began."""
+    if waiting >= batch.max_records:
+        return True
+    if seconds < LEAST_SECONDS:
+        return False
+    return waiting >= batch.min_records or (waiting > 0 and seconds >= batch.max_seconds)
 
 
 def batch_end(start: Offsets, end: Offsets, most: int) -> Offsets:

@@ -7,7 +7,8 @@ from ingestion.kafka import Range
 from ingestion.offsets import Offsets
 from ingestion.origin import Gap, without_gaps
 from ingestion.run import follow
-from ingestion.source import balanced, batch_end
+from ingestion.source import balanced, batch_end, is_due
+from ingestion.stream import Batch
 from ingestion.supervise import Patience
 
 
@@ -41,6 +42,24 @@ def test_a_batch_that_does_not_join_on_is_refused(begin: int) -> None:
         HeadwaterError, match=f"begins at offset {begin}, but the table's position is 2"
     ):
         follow(Offsets({("t", 0): 2}), [Range("t", 0, begin, 9)])
+
+
+@pytest.mark.parametrize(
+    ("waiting", "seconds", "due"),
+    [
+        (1, 10, True),  # max_seconds
+        (99, 9, False),
+        (100, 9, True),  # min_records
+        (100, 0.9, False),  # a topic that is never quiet
+        (1_000, 0, True),  # max_records
+        (0, 1_000, False),
+    ],
+)
+def test_a_batch_is_due_at_so_many_records_or_after_so_many_seconds(
+    waiting: int, seconds: float, due: bool
+) -> None:
+    batch = Batch(min_records=100, max_seconds=10, max_records=1_000)
+    assert is_due(waiting, batch, seconds) == due
 
 
 def test_a_batch_is_capped_and_shared_fairly() -> None:
