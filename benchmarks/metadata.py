@@ -1,6 +1,6 @@
 """What a commit and a start cost when a table has a long history: `python -m benchmarks.metadata`.
 
-Commits to a table in an embedded catalog, one every ten seconds of a clock that is made up, and
+Commits to a table in an embedded catalog, one every so many seconds of a made-up clock, and
 measures after the first hundred and after a week. Data files are described and not written: what is
 measured is the table's metadata, which is all that a ledger handles.
 """
@@ -35,7 +35,6 @@ from ingestion.offsets import Offsets
 
 NAME = "bronze.bench"
 TOPIC = "sensor-readings"
-SECONDS = 10  # from one commit to the next
 FEW, MANY = 100, 60_000
 SAMPLE = 48  # commits that are measured: manifests are merged three times
 STARTS = 9
@@ -141,9 +140,10 @@ def data_file(table: Table, number: int, first: int, stamp: datetime) -> DataFil
 class Writer:
     """A stream of so many partitions, which commits the records of each in turn."""
 
-    def __init__(self, folder: Path, partitions: int) -> None:
+    def __init__(self, folder: Path, partitions: int, seconds: int) -> None:
         self.folder = folder
         self.partitions = partitions
+        self.seconds = seconds  # from one commit to the next
         self.clock = Clock()
         self.open: Callable[[], Ledger] = lambda: Ledger(open_catalog(folder), NAME)
         catalog = open_catalog(folder)
@@ -163,7 +163,7 @@ class Writer:
     def commit(self) -> tuple[float, float]:
         """CPU and wall seconds of the next commit."""
         with self.clock.ruling():
-            self.clock.now += SECONDS
+            self.clock.now += self.seconds
             stamp = datetime.fromtimestamp(self.clock.now, UTC)
             number = self.commits % self.partitions
             file = data_file(self.ledger.table, number, self.offsets[number], stamp)
@@ -215,11 +215,11 @@ def open_catalog(folder: Path) -> EmbeddedCatalog:
     return EmbeddedCatalog("lake", uri=uri, warehouse=warehouse)
 
 
-def measured(many: int, partitions: tuple[int, ...]) -> list[Row]:
+def measured(many: int, partitions: tuple[int, ...], seconds: int) -> list[Row]:
     rows = []
     for count in partitions:
         with tempfile.TemporaryDirectory() as folder:
-            writer = Writer(Path(folder), count)
+            writer = Writer(Path(folder), count, seconds)
             rows += [writer.row(commits) for commits in (FEW, many)]
     return rows
 
@@ -237,13 +237,14 @@ def shown(rows: list[Row]) -> list[tuple[object, ...]]:
 @click.command()
 @click.option("--commits", default=MANY, show_default=True)
 @click.option("--partitions", default=(8, 1_000), show_default=True, multiple=True)
-def main(commits: int, partitions: tuple[int, ...]) -> None:
+@click.option("--seconds", default=10, show_default=True, help="From one commit to the next.")
+def main(commits: int, partitions: tuple[int, ...], seconds: int) -> None:
     """Compare commits and starts of a table with a short history and with a long one."""
     report(
-        "Commits and starts of a table with a long history",
+        f"Commits and starts of a table with a long history, one commit every {seconds} s",
         COLUMNS,
-        shown(measured(commits, partitions)),
-        f"Embedded catalog, one commit every {SECONDS} s of a made-up clock; means of {SAMPLE} "
+        shown(measured(commits, partitions, seconds)),
+        f"Embedded catalog, one commit every {seconds} s of a made-up clock; means of {SAMPLE} "
         f"commits, medians of {STARTS} starts, each a new Python process that finds the position.",
     )
 
