@@ -9,6 +9,11 @@ from pyspark.daemon import manager
 
 import ingestion.landing  # noqa: F401 - what the workers need
 
-if __name__ == "__main__":
+
+def main() -> None:
     gc.freeze()  # what is loaded stays, so no collection in a worker looks at it
     manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

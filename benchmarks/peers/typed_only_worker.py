@@ -3,12 +3,9 @@
 Headwater has no setting for that. Its dead letters, replays and verifier need the bytes.
 """
 
-import gc
-
 import pyarrow as pa
-from pyspark.daemon import manager
 
-import ingestion.landing  # noqa: F401 - what the workers need
+from ingestion import worker
 from ingestion.files import FileWriter
 
 write = FileWriter.write
@@ -21,5 +18,4 @@ def write_typed_columns(writer: FileWriter, rows: pa.Table) -> None:
 FileWriter.write = write_typed_columns  # type: ignore[method-assign]
 
 if __name__ == "__main__":
-    gc.freeze()
-    manager()  # type: ignore[no-untyped-call]
+    worker.main()

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 UTC_MICROSECONDS = pa.timestamp("us", "UTC")
-
 SIMPLE = {
     "string": pa.string(),
     "boolean": pa.bool_(),

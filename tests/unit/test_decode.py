@@ -266,6 +266,13 @@ def test_messages_keep_their_coordinates(make: Make) -> None:
     assert rows[1]["_kafka_headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
 
 
+@pytest.mark.parametrize("offsets", [[5], [5, 6, 7], [5, 7, 8]])  # transactions leave gaps
+def test_offsets_of_a_partition_are_kept(make: Make, offsets: list[int]) -> None:
+    messages = [Message("made", 0, offset, 5) for offset in offsets]
+    rows = decode_messages(make(column("a", "int")), *messages)
+    assert [row["_kafka_offset"] for row in rows] == offsets
+
+
 def test_a_producer_may_send_any_timestamp(make: Make) -> None:
     (row,) = decode_messages(make(column("a", "int")), Message("made", 0, 0, 2**62))
     assert (row["_kafka_timestamp"], row["a"], row["_error_type"]) == (None, 1, None)
