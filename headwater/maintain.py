@@ -32,13 +32,13 @@ def cared_tables(settings: Settings, names: list[str]) -> list[str]:
     if problem := thrift_away(settings):
         raise ServiceError(f"no Spark Thrift server: {problem}", "run: headwater up")
     said = run_operation(settings, "iceberg_maintenance_tables", table=names)
-    found: list[str] = _told(said, "headwater.maintenance.tables")
+    found: list[str] = _told(said, "iceberg.maintenance.tables")
     return found
 
 
 def care(settings: Settings, table: str, dry_run: bool) -> Cared:
     said = run_operation(settings, "iceberg_maintenance", table=table, dry_run=dry_run)
-    row = _told(said, "headwater.maintenance")
+    row = _told(said, "iceberg.maintenance")
     before, after = (
         Size(row[when]["files"], row[when]["bytes"], row[when]["snapshots"])
         for when in ("before", "after")

@@ -1,41 +1,20 @@
-{# Bars of longer windows from the bars of shorter ones, only those that a changed bar falls in. #}
-{% macro rolled_up_bars(finer, minutes) %}
-with touched as (
-
-    select distinct
-        ticker,
-        {{ time_window('window_start', minutes) }} as window_start
-    from ({{ changed_rows(finer, day='window_start') }})
-
-),
-
-bars as (
-
-    select
-        *,
-        {{ time_window('window_start', minutes) }} as wider_window_start
-    from {{ finer }}
-    where {{ on_touched_days('window_start') }}
-
-)
-
+{# Bars of longer windows from the bars of shorter ones. `window` is the expression of the longer. #}
+{% macro rolled_up_bars(finer, window) %}
 select
     -- ids
-    touched.ticker,
-    touched.window_start,
+    ticker,
+    window_start,
 
     -- numerics
-    min_by(bars.open, bars.window_start) as open,
-    max(bars.high) as high,
-    min(bars.low) as low,
-    max_by(bars.close, bars.window_start) as close,
-    sum(bars.trades) as trades,
+    min_by(open, first_event_time) as open,
+    max(high) as high,
+    min(low) as low,
+    max_by(close, first_event_time) as close,
+    sum(trades) as trades,
 
     -- timestamps
-    min(bars.first_event_time) as first_event_time,
-    max(bars.last_event_time) as last_event_time
-from touched
-left join bars
-    on touched.ticker = bars.ticker and touched.window_start = bars.wider_window_start
-group by touched.ticker, touched.window_start
+    min(first_event_time) as first_event_time,
+    max(last_event_time) as last_event_time
+from {{ iceberg.rows_to_recompute(finer, {'ticker': 'ticker', 'window_start': window}) }}
+group by ticker, window_start
 {% endmacro %}

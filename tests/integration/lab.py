@@ -19,7 +19,8 @@ name: lab
 version: &version 1.2.3
 profile: headwater
 flags: {{send_anonymous_usage_stats: false}}
-vars: {{project_version: *version}}
+dispatch: [{{macro_namespace: dbt, search_order: [lab, iceberg, dbt]}}]
+vars: {{project_version: *version, iceberg_other_meta: [team]}}
 models: &config
   lab:
     +file_format: iceberg
@@ -40,11 +41,14 @@ class Lab:
 
     def create(self, as_shipped: bool) -> None:
         """`as_shipped` leaves out what Headwater changes in the adapter."""
-        for name in ("macros", "profiles"):
-            shutil.copytree(ROOT / name, self.folder / name)
-        if as_shipped:
-            shutil.rmtree(self.folder / "macros" / "iceberg")
-            shutil.rmtree(self.folder / "macros" / "incremental")
+        shutil.copytree(ROOT / "profiles", self.folder / "profiles")
+        if not as_shipped:
+            package = ROOT / "packages" / "iceberg"
+            self.write("packages.yml", f"packages: [{{local: '{package}'}}]\n")
+            (self.folder / "dbt_packages").mkdir()
+            (self.folder / "dbt_packages" / "iceberg").symlink_to(package)
+            materializations = (ROOT / "macros" / "materializations.sql").read_text()
+            self.write("macros/materializations.sql", materializations)
         self.write("dbt_project.yml", PROJECT.format(namespace=self.namespace))
         self.sql(f"create namespace {self.namespace}")
 

@@ -1,27 +1,26 @@
 {{
     config(
         materialized='incremental',
-        incremental_strategy='insert_overwrite',
-        partition_by=['received_on'],
+        unique_key=['received_on', 'device_id', 'source_app'],
+        partition_by=['months(received_on)'],
     )
 }}
-
-{% do note_arrivals(source('bronze', 'health'), day='_kafka_timestamp') %}
 
 -- Days are counted whole: a replay turns records of one device, or of none that is known, into
 -- valid ones of another.
 with records as (
 
     select
-        cast(_kafka_timestamp as date) as received_on,
+        received_on,
+        _ingested_at,
         coalesce(device_id, 'unknown') as device_id,
         coalesce(source_app, 'unknown') as source_app,
-        {{ is_decoded_record() }} as is_valid,
-        _ingested_at
-    from {{ source('bronze', 'health') }}
-    where
-        _kafka_value is not null
-        and {{ arrived_on_touched_days(source('bronze', 'health'), day='_kafka_timestamp') }}
+        {{ is_decoded_record() }} as is_valid
+    from {{ iceberg.rows_to_recompute(
+        source('bronze', 'health'),
+        {'received_on': iceberg.date('_kafka_timestamp')},
+    ) }}
+    where _kafka_value is not null
 
 )
 

@@ -1,31 +1,26 @@
 {{
     config(
         materialized='incremental',
-        incremental_strategy='insert_overwrite',
+        unique_key=['stream', 'received_hour'],
         partition_by=['stream', 'days(received_hour)'],
     )
 }}
 
-{% for stream in streams() %}
-    {% do note_arrivals(
-        source('bronze', stream), day='_kafka_timestamp', own_rows="stream = '" ~ stream ~ "'"
-    ) %}
-{% endfor %}
-
--- Days are counted whole: a replay changes what a record was counted as.
 with records as (
 
     {% for stream, its in streams().items() %}
         select
+            stream,
+            received_hour,
             _error_type,
             _resolved_at,
             _ingested_at,
-            '{{ stream }}' as stream,
-            {{ time_window('_kafka_timestamp', minutes=60) }} as received_hour,
             -- What was replayed took as long as people did.
             if(_error_type is null, unix_micros({{ its.event_time }}), null) as event_micros
-        from {{ source('bronze', stream) }}
-        where {{ arrived_on_touched_days(source('bronze', stream), day='_kafka_timestamp') }}
+        from {{ iceberg.rows_to_recompute(
+            source('bronze', stream),
+            {'stream': "'" ~ stream ~ "'", 'received_hour': iceberg.hour('_kafka_timestamp')},
+        ) }}
         {{ 'union all' if not loop.last }}
     {% endfor %}
 

@@ -1,25 +1,8 @@
-{{
-    config(
-        materialized='incremental',
-        incremental_strategy='merge',
-        unique_key='sensor_id',
-        meta={'gone_when_null': 'measured_at'},
-    )
-}}
-
-with touched as (
-
-    select sensor_id
-    from ({{ changed_rows(ref('int_sensors__latest')) }})
-    union
-    select sensor_id
-    from ({{ changed_rows(ref('sensors__sensors')) }})
-
-)
+{{ config(materialized='incremental', unique_key='sensor_id') }}
 
 select
     -- ids
-    touched.sensor_id,
+    latest.sensor_id,
 
     -- names
     sensors.site,
@@ -34,8 +17,9 @@ select
 
     -- what follows from it
     latest.temperature > sensors.upper_limit as is_too_warm
-from touched
-left join {{ ref('int_sensors__latest') }} as latest
-    on touched.sensor_id = latest.sensor_id and latest._deleted_at is null
-left join {{ ref('sensors__sensors') }} as sensors
-    on touched.sensor_id = sensors.sensor_id
+from {{ iceberg.rows_to_recompute(ref('int_sensors__latest'), {'sensor_id': 'sensor_id'}) }}
+    as latest
+left join {{ iceberg.rows_to_recompute(ref('sensors__sensors'), {'sensor_id': 'sensor_id'}) }}
+    as sensors
+    on latest.sensor_id = sensors.sensor_id
+where latest._deleted_at is null

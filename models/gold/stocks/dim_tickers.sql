@@ -1,8 +1,8 @@
-{{ config(materialized='table') }}
+{{ config(materialized='incremental', unique_key='ticker') }}
 
 select
     ticker,
     company_name,
     sector,
     exchange
-from {{ ref('stocks__tickers') }}
+from {{ iceberg.rows_to_recompute(ref('stocks__tickers'), {'ticker': 'ticker'}) }}

@@ -1,11 +1,9 @@
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
         unique_key=['ticker', 'window_start'],
         partition_by=['days(window_start)'],
-        meta={'prune_by': {'window_start': [0]}, 'gone_when_null': 'trades'},
     )
 }}
 
-{{ rolled_up_bars(ref('fct_stock_bars_1m'), minutes=15) }}
+{{ rolled_up_bars(ref('fct_stock_bars_1m'), iceberg.minutes('window_start', 15)) }}

@@ -1,51 +1,37 @@
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
         unique_key=['ticker', 'window_start'],
         partition_by=['days(window_start)'],
-        meta={'prune_by': {'window_start': [0]}, 'gone_when_null': 'trades'},
     )
 }}
 
-with touched as (
-
-    select distinct
-        ticker,
-        {{ time_window('event_time', minutes=1) }} as window_start
-    from ({{ changed_rows(ref('stg_stocks__prices'), day='event_time') }})
-
-),
-
-prices as (
+with prices as (
 
     select
-        ticker,
-        price,
-        event_time,
-        {{ time_window('event_time', minutes=1) }} as window_start,
+        *,
         struct(event_time, _kafka_timestamp, _kafka_partition, _kafka_offset) as place
-    from {{ ref('stg_stocks__prices') }}
-    where {{ on_touched_days('event_time') }}
+    from {{ iceberg.rows_to_recompute(
+        ref('stg_stocks__prices'),
+        {'ticker': 'ticker', 'window_start': iceberg.minute('event_time')},
+    ) }}
 
 )
 
 select
     -- ids
-    touched.ticker,
-    touched.window_start,
+    ticker,
+    window_start,
 
     -- numerics
-    min_by(prices.price, prices.place) as open,
-    max(prices.price) as high,
-    min(prices.price) as low,
-    max_by(prices.price, prices.place) as close,
-    nullif(count(prices.price), 0) as trades,
+    min_by(price, place) as open,
+    max(price) as high,
+    min(price) as low,
+    max_by(price, place) as close,
+    count(*) as trades,
 
     -- timestamps
-    min(prices.event_time) as first_event_time,
-    max(prices.event_time) as last_event_time
-from touched
-left join prices
-    on touched.ticker = prices.ticker and touched.window_start = prices.window_start
-group by touched.ticker, touched.window_start
+    min(event_time) as first_event_time,
+    max(event_time) as last_event_time
+from prices
+group by ticker, window_start

@@ -1,10 +1,12 @@
+{% set key = ['sample_id'] %}
+{#- As compaction does: the highest offset counts. A key is always in the same partition. -#}
+{% set newest_by = ['_kafka_offset', '_kafka_timestamp', '_kafka_partition'] %}
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
-        unique_key='sample_id',
+        unique_key=key,
         partition_by=['days(start_time)'],
-        meta={'newest_by': ['_kafka_timestamp', '_kafka_partition', '_kafka_offset']},
+        meta={'newest_by': newest_by},
     )
 }}
 
@@ -27,22 +29,8 @@ with source as (
         metadata['model'] as device_model,
         nullif(trim(metadata['timezone']), '') as named_time_zone,
         if(_kafka_value is null, _kafka_timestamp, null) as _deleted_at
-    from {{ source('bronze', 'health') }}
-    where
-        {{ is_decoded_record() }}
-        and {{ arrived_since_last_run(source('bronze', 'health')) }}
-
-),
-
-ranked as (
-
-    select
-        *,
-        row_number() over (
-            partition by sample_id
-            order by _kafka_timestamp desc, _kafka_partition desc, _kafka_offset desc
-        ) as recency
-    from source
+    from {{ iceberg.new_rows(source('bronze', 'health')) }}
+    where {{ is_decoded_record() }}
 
 ),
 
@@ -59,8 +47,7 @@ normalised as (
                 then named_time_zone
             else 'UTC'
         end as time_zone
-    from ranked
-    where recency = 1
+    from {{ iceberg.newest_of('source', key, newest_by) }}
 
 )
 

@@ -1,12 +1,10 @@
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
-        unique_key='error_id',
+        unique_key=['error_timestamp', 'error_id'],
         partition_by=['stream', 'days(error_timestamp)'],
         meta={
             'newest_by': ['_ingested_at'],
-            'prune_by': {'error_timestamp': [0]},
             'forget': 'rebuild',
         },
     )
@@ -36,14 +34,7 @@
         _kafka_partition as kafka_partition,
         _kafka_offset as kafka_offset,
         _ingested_at
-    from {{ source('bronze', stream) }}
-    where
-        {{ is_failed_record() }}
-        and {{ arrived_since_last_run(
-            source('bronze', stream),
-            day='_kafka_timestamp',
-            own_rows="stream = '" ~ stream ~ "'",
-            only=is_failed_record(),
-        ) }}
+    from {{ iceberg.new_rows(source('bronze', stream)) }}
+    where {{ is_failed_record() }}
     {{ 'union all' if not loop.last }}
 {% endfor %}

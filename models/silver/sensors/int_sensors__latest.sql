@@ -1,11 +1,11 @@
+{% set key = ['sensor_id'] %}
+{#- The time of the measurement counts first, whenever a reading was sent. -#}
+{% set newest_by = ['valid_from', '_kafka_offset', '_kafka_timestamp', '_kafka_partition'] %}
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
-        unique_key='sensor_id',
-        meta={
-            'newest_by': ['valid_from', '_kafka_timestamp', '_kafka_partition', '_kafka_offset'],
-        },
+        unique_key=key,
+        meta={'newest_by': newest_by},
     )
 }}
 
@@ -22,23 +22,8 @@ with source as (
         -- A tombstone ends what was measured until it was sent, however late that arrives.
         if(_kafka_value is null, _kafka_timestamp, measurement_time) as valid_from,
         if(_kafka_value is null, _kafka_timestamp, null) as _deleted_at
-    from {{ source('bronze', 'sensors') }}
-    where
-        {{ is_decoded_record() }}
-        and {{ arrived_since_last_run(source('bronze', 'sensors')) }}
-
-),
-
-ranked as (
-
-    select
-        *,
-        row_number() over (
-            partition by sensor_id
-            order by
-                valid_from desc, _kafka_timestamp desc, _kafka_partition desc, _kafka_offset desc
-        ) as recency
-    from source
+    from {{ iceberg.new_rows(source('bronze', 'sensors')) }}
+    where {{ is_decoded_record() }}
 
 )
 
@@ -59,5 +44,4 @@ select
     _kafka_partition,
     _kafka_offset,
     _ingested_at
-from ranked
-where recency = 1
+from {{ iceberg.newest_of('source', key, newest_by) }}

@@ -1,13 +1,12 @@
+{% set key = ['sensor_id', 'measurement_time'] %}
+{#- As compaction does: the highest offset counts. A key is always in the same partition. -#}
+{% set newest_by = ['_kafka_offset', '_kafka_timestamp', '_kafka_partition'] %}
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
-        unique_key=['sensor_id', 'measurement_time'],
+        unique_key=key,
         partition_by=['days(measurement_time)'],
-        meta={
-            'newest_by': ['_kafka_timestamp', '_kafka_partition', '_kafka_offset'],
-            'prune_by': {'measurement_time': [0]},
-        },
+        meta={'newest_by': newest_by},
     )
 }}
 
@@ -21,30 +20,14 @@ with source as (
         _kafka_partition,
         _kafka_offset,
         _ingested_at
-    from {{ source('bronze', 'sensors') }}
-    where
-        {{ is_valid_record() }}
-        and {{ arrived_since_last_run(
-            source('bronze', 'sensors'), day='measurement_time', only=is_valid_record()
-        ) }}
-
-),
-
-ranked as (
-
-    select
-        *,
-        row_number() over (
-            partition by sensor_id, measurement_time
-            order by _kafka_timestamp desc, _kafka_partition desc, _kafka_offset desc
-        ) as recency
-    from source
+    from {{ iceberg.new_rows(source('bronze', 'sensors')) }}
+    where {{ is_valid_record() }}
 
 )
 
 select
     -- ids
-    {{ surrogate_key(['sensor_id', 'measurement_time']) }} as reading_id,
+    {{ surrogate_key(key) }} as reading_id,
     sensor_id,
 
     -- numerics
@@ -58,5 +41,4 @@ select
     _kafka_partition,
     _kafka_offset,
     _ingested_at
-from ranked
-where recency = 1
+from {{ iceberg.newest_of('source', key, newest_by) }}

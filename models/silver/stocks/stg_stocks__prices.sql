@@ -1,13 +1,12 @@
+{% set key = ['ticker', 'event_time', 'price'] %}
+{#- As compaction does: the highest offset counts. A key is always in the same partition. -#}
+{% set newest_by = ['_kafka_offset', '_kafka_timestamp', '_kafka_partition'] %}
 {{
     config(
         materialized='incremental',
-        incremental_strategy='merge',
-        unique_key=['ticker', 'event_time', 'price'],
+        unique_key=key,
         partition_by=['days(event_time)'],
-        meta={
-            'newest_by': ['_kafka_timestamp', '_kafka_partition', '_kafka_offset'],
-            'prune_by': {'event_time': [0]},
-        },
+        meta={'newest_by': newest_by},
     )
 }}
 
@@ -21,30 +20,14 @@ with source as (
         _kafka_partition,
         _kafka_offset,
         _ingested_at
-    from {{ source('bronze', 'stocks') }}
-    where
-        {{ is_valid_record() }}
-        and {{ arrived_since_last_run(
-            source('bronze', 'stocks'), day='event_time', only=is_valid_record()
-        ) }}
-
-),
-
-ranked as (
-
-    select
-        *,
-        row_number() over (
-            partition by ticker, event_time, price
-            order by _kafka_timestamp desc, _kafka_partition desc, _kafka_offset desc
-        ) as recency
-    from source
+    from {{ iceberg.new_rows(source('bronze', 'stocks')) }}
+    where {{ is_valid_record() }}
 
 )
 
 select
     -- ids
-    {{ surrogate_key(['ticker', 'event_time', 'price']) }} as price_id,
+    {{ surrogate_key(key) }} as price_id,
     ticker,
 
     -- numerics
@@ -58,5 +41,4 @@ select
     _kafka_partition,
     _kafka_offset,
     _ingested_at
-from ranked
-where recency = 1
+from {{ iceberg.newest_of('source', key, newest_by) }}
