@@ -1,4 +1,4 @@
-{# Bars of longer windows from the bars of shorter ones. `window` is the expression of the longer. #}
+{# Bars of longer windows from the bars of shorter ones; `window` is an expression. #}
 {% macro rolled_up_bars(finer, window) %}
 select
     -- ids

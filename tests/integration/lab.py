@@ -31,6 +31,14 @@ snapshots: *config
 """
 
 
+def copy_project(folder: Path) -> None:
+    """The project without its models, for models of a test's own."""
+    for name in ("macros", "profiles", "packages", "dbt_packages"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
+    for name in ("dbt_project.yml", "packages.yml"):
+        shutil.copy(ROOT / name, folder)
+
+
 @dataclass
 class Lab:
     folder: Path
@@ -42,6 +50,8 @@ class Lab:
     def create(self, as_shipped: bool) -> None:
         """`as_shipped` leaves out what Headwater changes in the adapter."""
         shutil.copytree(ROOT / "profiles", self.folder / "profiles")
+        names = (ROOT / "macros" / "generate_schema_name.sql").read_text()
+        self.write("macros/generate_schema_name.sql", names)
         if not as_shipped:
             package = ROOT / "packages" / "iceberg"
             self.write("packages.yml", f"packages: [{{local: '{package}'}}]\n")
@@ -66,7 +76,7 @@ class Lab:
 
     def dbt(self, *arguments: str) -> dict[str, str]:
         """Run dbt in this process; what became of each node, `<status>: <message>`."""
-        done = run_dbt(self.folder, self.env, "--no-partial-parse", *arguments)
+        done = run_dbt(self.folder, self.env, *arguments)
         self.log, self.said = done.statements, done.said
         return done.nodes
 

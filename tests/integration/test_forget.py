@@ -33,6 +33,7 @@ from ingestion.stream import Batch, Stream
 from ingestion.stream_file import load_streams
 from tests.conftest import HEADWATER, ROOT, clean_environment
 from tests.integration.conftest import new_stream
+from tests.integration.lab import copy_project
 from tests.integration.outside import (
     behind,
     drop,
@@ -278,9 +279,7 @@ def project(
     spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
     """The project's macros, and its models of stocks over a stream of the test's own."""
-    for name in ("macros", "profiles"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "dbt_project.yml", tmp_path)
+    copy_project(tmp_path)
     models = {}
     for layer, old, new in (
         ("silver", "stg_stocks__prices", f"stg_{stream.name}"),
@@ -298,7 +297,12 @@ def project(
     # The models have no contracts here, which gold asks for.
     config = (tmp_path / "dbt_project.yml").read_text().replace("enforced: true", "enforced: false")
     (tmp_path / "dbt_project.yml").write_text(config)
-    source = {"name": "bronze", "schema": "bronze", "tables": [{"name": stream.name}]}
+    source = {
+        "name": "bronze",
+        "schema": "bronze",
+        "config": {"loaded_at_field": "_ingested_at"},
+        "tables": [{"name": stream.name}],
+    }
     (tmp_path / "models" / "sources.yml").write_text(json.dumps({"sources": [source]}))
     monkeypatch.chdir(tmp_path)
     parsed_project.cache_clear()

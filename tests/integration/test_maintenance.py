@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from ingestion.settings import Settings
 from ingestion.stream import Maintenance, Retention, Stream
 from ingestion.table import ensure_table
 from tests.conftest import DBT, HEADWATER, ROOT, run
+from tests.integration.lab import copy_project
 from tests.integration.outside import (
     VALUE,
     expire,
@@ -46,9 +46,7 @@ DAY = timedelta(days=1)
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A dbt project of its own, with our macros, as the project of this process."""
-    for name in ("macros", "profiles"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "dbt_project.yml", tmp_path)
+    copy_project(tmp_path)
     for layer in ("silver", "gold"):
         (tmp_path / "models" / layer).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -98,16 +96,11 @@ def files_by_day(settings: Settings, name: str) -> dict[str, int]:
 
 BARS = """
 {{{{ config(
-    materialized='incremental', incremental_strategy='merge', unique_key='day',
-    contract={{'enforced': false}}
+    materialized='incremental', unique_key='day', contract={{'enforced': false}}
 ) }}}}
-with touched as (
-    select distinct cast(event_time as date) as day from ({{{{ changed_rows(ref('{silver}')) }}}})
-)
-select touched.day, count(*) as events
-from {{{{ ref('{silver}') }}}} as events
-inner join touched on cast(events.event_time as date) = touched.day
-group by touched.day
+select day, count(*) as events
+from {{{{ iceberg.rows_to_recompute(ref('{silver}'), {{'day': iceberg.date('event_time')}}) }}}}
+group by day
 """
 
 

@@ -1,5 +1,20 @@
 {{ config(materialized='incremental', unique_key='sensor_id') }}
 
+with latest as (
+
+    select *
+    from {{ iceberg.rows_to_recompute(ref('int_sensors__latest'), {'sensor_id': 'sensor_id'}) }}
+    where _deleted_at is null
+
+),
+
+sensors as (
+
+    select *
+    from {{ iceberg.rows_to_recompute(ref('sensors__sensors'), {'sensor_id': 'sensor_id'}) }}
+
+)
+
 select
     -- ids
     latest.sensor_id,
@@ -17,9 +32,6 @@ select
 
     -- what follows from it
     latest.temperature > sensors.upper_limit as is_too_warm
-from {{ iceberg.rows_to_recompute(ref('int_sensors__latest'), {'sensor_id': 'sensor_id'}) }}
-    as latest
-left join {{ iceberg.rows_to_recompute(ref('sensors__sensors'), {'sensor_id': 'sensor_id'}) }}
-    as sensors
+from latest
+left join sensors
     on latest.sensor_id = sensors.sensor_id
-where latest._deleted_at is null

@@ -55,9 +55,9 @@ select
     window_start,
 
     -- numerics
-    coalesce(mean_of_weeks, mean_of_days) as expected_vehicles,
     weeks_seen,
-    days_seen
+    days_seen,
+    coalesce(mean_of_weeks, mean_of_days) as expected_vehicles
 from forecasts
 where
     weeks_seen + days_seen > 0
