@@ -1,6 +1,6 @@
 """Increments of models that say their keys: what they read, and that nothing is lost or doubled.
 
-`check` compares each table with the query that the model compiles to, which is the one for all rows.
+`check` compares a table with the query that its model compiles to, which is the one for all rows.
 """
 
 import subprocess
@@ -49,8 +49,8 @@ def make_source(lab: Lab) -> None:
 def arrive(lab: Lab, *rows: tuple[int, str, str], hour: int = 0) -> None:
     """Rows of one commit to the source, each `id, kind, at`."""
     values = ", ".join(
-        f"({id}, '{kind}', timestamp '{at}', timestamp '2026-03-01' + interval {hour} hours)"
-        for id, kind, at in rows
+        f"({number}, '{kind}', timestamp '{at}', timestamp '2026-03-01' + interval {hour} hours)"
+        for number, kind, at in rows
     )
     lab.sql(f"insert into {lab.table('raw')} values {values}")
 
@@ -251,7 +251,9 @@ def test_absurd_times_neither_stop_a_build_nor_explode_it(lab: Lab) -> None:
 
 
 def test_a_look_back_and_ahead_reaches_what_looks_at_the_change(lab: Lab) -> None:
-    events = make_events(lab, ", ".join(f"({n}, 'a', '2026-01-{n:02} 10:00')" for n in range(1, 29)))
+    events = make_events(
+        lab, ", ".join(f"({n}, 'a', '2026-01-{n:02} 10:00')" for n in range(1, 29))
+    )
     query = """
     select kind, day, events,
         sum(events) over (
@@ -297,7 +299,9 @@ def make_kinds(lab: Lab, rows: str) -> str:
 
 def test_a_joined_dimension_without_a_time_reaches_all_its_rows(lab: Lab) -> None:
     """A parent whose keys say no time, next to one whose keys do."""
-    events = make_events(lab, "(1, 'a', '2026-01-05'), (2, 'a', '2026-02-05'), (3, 'b', '2026-01-05')")
+    events = make_events(
+        lab, "(1, 'a', '2026-01-05'), (2, 'a', '2026-02-05'), (3, 'b', '2026-01-05')"
+    )
     kinds = make_kinds(lab, "('a', 'old'), ('b', 'other')")
     per_day(lab, JOINED)
     run(lab)
@@ -381,7 +385,9 @@ def test_two_parents_of_one_name_in_two_schemas(lab: Lab) -> None:
 
 
 def test_one_parent_that_is_read_twice(lab: Lab) -> None:
-    events = make_events(lab, "(1, 'a', '2026-01-05'), (2, 'a', '2026-02-07'), (3, 'b', '2026-02-07')")
+    events = make_events(
+        lab, "(1, 'a', '2026-01-05'), (2, 'a', '2026-02-07'), (3, 'b', '2026-02-07')"
+    )
     query = """
     with totals as (
         select kind, count(*) as of_kind
@@ -423,7 +429,7 @@ def test_columns_with_maps(lab: Lab) -> None:
     check(lab)
 
 
-# --- changes that are hard to know ------------------------------------------------------------------
+# --- changes that are hard to know --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["rolled back", "rebuilt", "rebuilt with the same rows"])
@@ -440,7 +446,9 @@ def test_a_parent_that_was_set_back_or_rebuilt_is_compared_with_what_was_read(
         lab.sql(f"call system.rollback_to_snapshot('{events}', {first})")
     else:
         kept = "id <> 3" if how == "rebuilt" else "true"
-        lab.sql(f"create or replace table {events} using iceberg as select * from {events} where {kept}")
+        lab.sql(
+            f"create or replace table {events} using iceberg as select * from {events} where {kept}"
+        )
     run(lab)
     assert not lab.said
     check(lab)
@@ -610,7 +618,7 @@ def test_an_overwrite_refuses_to_undo_what_came_meanwhile(lab: Lab) -> None:
         lab.sql(sent.replace("days__dbt_tmp", f"({query})"))
 
 
-# --- errors of the author ---------------------------------------------------------------------------
+# --- errors of the author -----------------------------------------------------------------------
 
 
 BY_KIND = "select kind, 1 as day from {{ iceberg.rows_to_recompute(ref('events'), "
@@ -695,4 +703,3 @@ def test_on_schema_change_may_be_an_expression(lab: Lab) -> None:
     assert "out of sync" in lab.failure("run")
     lab.run("--vars", "way: append_new_columns")
     assert "more" in lab.columns("changing")
-

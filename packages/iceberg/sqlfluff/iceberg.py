@@ -1,7 +1,9 @@
 """The package's macros for sqlfluff's jinja templater, which knows no packages of dbt.
 
-.sqlfluff names this folder: `library_path = packages/iceberg/sqlfluff`. A macro becomes some SQL of its shape.
+.sqlfluff names this folder: `library_path = packages/iceberg/sqlfluff`. A call becomes SQL of
+the same shape.
 """
+# ruff: noqa: ARG001 (the arguments are those of the macros)
 
 from collections.abc import Mapping, Sequence
 

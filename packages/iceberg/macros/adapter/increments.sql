@@ -32,14 +32,21 @@
     {% endif %}
 {% endmacro %}
 
-{% macro _append_sql(target, source, columns) %}
-    {% set names = columns | map(attribute='quoted') | join(', ') %}
-    insert into {{ target }} ({{ names }})
-    select {{ names }} from {{ source }}
+{# A column of the table that the model no longer has is null in the new rows. #}
+{% macro _select_for(existing, source, columns) %}
+    {% set names, values = [], [] %}
+    {% for name, type in iceberg._described(existing).columns.items() %}
+        {% do names.append(adapter.quote(name)) %}
+        {% do values.append(
+            adapter.quote(name) if name in columns | map(attribute='name')
+            else 'cast(null as ' ~ type ~ ') as ' ~ adapter.quote(name)
+        ) %}
+    {% endfor %}
+    ({{ names | join(', ') }}) select {{ values | join(', ') }} from {{ source }}
 {% endmacro %}
 
 {# Iceberg checks an overwrite for what others have committed since only when it is asked to. #}
-{% macro _overwrite_sql(target, source, columns, newest) %}
+{% macro _overwrite_options(newest) %}
     {% set options = {'overwrite-mode': 'dynamic'} %}
     {% if newest %}
         {% do options.update({
@@ -50,9 +57,7 @@
     {% for name, value in options.items() %}
         {% do written.append("'" ~ name ~ "'='" ~ value ~ "'") %}
     {% endfor %}
-    {% set names = columns | map(attribute='quoted') | join(', ') %}
-    insert overwrite {{ target }} with ({{ written | join(', ') }}) ({{ names }})
-    select {{ names }} from {{ source }}
+    {{ return(written | join(', ')) }}
 {% endmacro %}
 
 {% macro _newest_snapshot_id(relation) %}

@@ -99,10 +99,13 @@
             config.get('predicates') or config.get('incremental_predicates')
         ) %}
     {% elif strategy == 'append' %}
-        {% set sql = iceberg._append_sql(target_relation, new_rows, columns) %}
+        {% set sql = 'insert into ' ~ target_relation
+            ~ iceberg._select_for(existing, new_rows, columns) %}
     {% else %}
         {% do iceberg._refuse_unpartitioned(existing) %}
-        {% set sql = iceberg._overwrite_sql(target_relation, new_rows, columns, newest) %}
+        {% set sql = 'insert overwrite ' ~ target_relation ~ ' with ('
+            ~ iceberg._overwrite_options(newest) ~ ')'
+            ~ iceberg._select_for(existing, new_rows, columns) %}
     {% endif %}
     {% do iceberg.commit_statement(sql, iceberg._stamp(increment)) %}
 {% endmacro %}
