@@ -1,5 +1,5 @@
 {#
-    Bronze and silver agree, up to the newest arrival that silver has read: each record of bronze that
+    Bronze and silver agree, up to the arrival that silver says it has read: each record of bronze that
     silver may read is there under its key, and silver has nothing else. So rows in are rows out and
     duplicates and errors, also while the stream runs. What is older than all of bronze, whose
     retention may have removed its record, is left out. Keys are compared by their hash, which keeps
@@ -15,7 +15,7 @@ with layers as (
     from {{ bronze }}
     where
         {{ records }}
-        and _ingested_at <= (select max(silver._ingested_at) from {{ model }} as silver)
+        and _ingested_at <= {{ iceberg.read_until(model, bronze) }}
 
     union all
 

@@ -1,4 +1,4 @@
--- Each failed record of bronze is a dead letter, up to the newest arrival that the model has read
+-- Each failed record of bronze is a dead letter, up to the arrival that the model says it has read
 -- of its stream; and each dead letter is a failed record, as long as bronze has rows of its time.
 -- This holds while streams run, and whatever a replay has changed since.
 with failed as (
@@ -31,11 +31,12 @@ bronze as (
 
 silver as (
 
-    select
-        stream,
-        max(_ingested_at) as newest
-    from {{ ref('dead_letters') }}
-    group by stream
+    {% for stream in streams() %}
+        select
+            '{{ stream }}' as stream,
+            {{ iceberg.read_until(ref('dead_letters'), source('bronze', stream)) }} as newest
+        {{ 'union all' if not loop.last }}
+    {% endfor %}
 
 ),
 

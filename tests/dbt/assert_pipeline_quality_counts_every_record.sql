@@ -6,44 +6,46 @@ with counted as (
     select
         stream,
         sum(records) as records,
-        sum(errors) as errors,
-        max(_ingested_at) as counted_until
+        sum(errors) as errors
     from {{ ref('rpt_pipeline_quality') }}
     group by stream
 
 ),
 
-landed as (
+records as (
 
     {% for stream in streams() %}
         select
             '{{ stream }}' as stream,
-            _ingested_at,
-            {{ is_failed_record() }} as is_error
+            {{ is_failed_record() }} as is_error,
+            _ingested_at <= {{ iceberg.read_until(
+                ref('rpt_pipeline_quality'), source('bronze', stream)
+            ) }} as is_counted
         from {{ source('bronze', stream) }}
         {{ 'union all' if not loop.last }}
     {% endfor %}
 
 ),
 
-compared as (
+landed as (
 
     select
-        counted.stream,
-        counted.records,
-        counted.errors,
+        stream,
         count(*) as most_records,
-        count_if(landed._ingested_at <= counted.counted_until) as least_records,
-        count_if(landed.is_error) as most_errors,
-        count_if(landed.is_error and landed._ingested_at <= counted.counted_until) as least_errors
-    from counted
-    inner join landed on counted.stream = landed.stream
-    group by counted.stream, counted.records, counted.errors
+        count_if(is_counted) as least_records,
+        count_if(is_error) as most_errors,
+        count_if(is_error and is_counted) as least_errors
+    from records
+    group by stream
 
 )
 
-select *
-from compared
+select
+    landed.*,
+    counted.records,
+    counted.errors
+from landed
+left join counted on landed.stream = counted.stream
 where
-    records not between least_records and most_records
-    or errors not between least_errors and most_errors
+    coalesce(counted.records, 0) not between landed.least_records and landed.most_records
+    or coalesce(counted.errors, 0) not between landed.least_errors and landed.most_errors

@@ -3,6 +3,7 @@
 `check` compares a table with the query that its model compiles to, which is the one for all rows.
 """
 
+import re
 import subprocess
 import threading
 from collections import defaultdict
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks.scans import Scans
 from ingestion.settings import Settings
-from tests.conftest import DBT, clean_environment
+from tests.conftest import DBT, ROOT, clean_environment
 from tests.integration.lab import Lab
 from tests.integration.outside import wait_for
 
@@ -703,3 +704,36 @@ def test_on_schema_change_may_be_an_expression(lab: Lab) -> None:
     assert "out of sync" in lab.failure("run")
     lab.run("--vars", "way: append_new_columns")
     assert "more" in lab.columns("changing")
+
+
+# --- the page of docs ---------------------------------------------------------------------------
+
+
+def test_the_weekly_model_of_the_docs(lab: Lab) -> None:
+    """Two parents, a week, at most 25 lines: as it stands on the page, in a project of its own."""
+    page = (ROOT / "docs" / "incremental-models.md").read_text()
+    block = r"`models/gold/health/fct_user_weeks.sql`:\n\n```sql\n(.*?)```"
+    (model,) = re.findall(block, page, re.DOTALL)
+    assert len(model.splitlines()) <= 25
+    for parent in ("fct_health_daily", "dim_users"):
+        lab.model(parent, "select 1 as id", materialized="table")
+    daily, users = lab.table("fct_health_daily"), lab.table("dim_users")
+    lab.sql(f"create table {daily} (user_id string, local_date date, samples bigint) using iceberg")
+    lab.sql(f"create table {users} (user_id string, time_zone string) using iceberg")
+    lab.sql(f"insert into {users} values ('u', 'UTC'), ('v', 'Europe/Berlin')")
+    lab.sql(
+        f"insert into {daily} select user_id, date '2025-12-29' + cast(day as int), day "
+        "from range(60) as days (day) cross join (values ('u'), ('v')) as users (user_id)"
+    )
+    lab.write("models/fct_user_weeks.sql", model)
+    for change in (
+        "",
+        f"update {users} set time_zone = 'Asia/Tokyo' where user_id = 'v'",
+        f"delete from {daily} where user_id = 'u' and local_date >= date '2026-02-01'",
+        f"insert into {daily} values ('w', date '2026-01-04', 5), ('u', date '2026-01-05', 7)",
+    ):
+        if change:
+            lab.sql(change)
+        run(lab, "fct_user_weeks")
+        check(lab, "fct_user_weeks")
+    assert any("merge into" in one for one in lab.log)

@@ -22,6 +22,14 @@ def newest_of(cte: str, key: Sequence[str], newest_by: Sequence[str]) -> str:
     return cte
 
 
+def read_until(model: object, source: object) -> str:
+    return "now()"
+
+
+def lag_behind(model: object, parent: object, hours: int) -> str:
+    return f"select {hours} as hours_behind"
+
+
 def date(column: str) -> str:
     return f"cast({column} as date)"
 

@@ -19,8 +19,8 @@
     ) or dest_columns | map(attribute='quoted') | list %}
     {% set names = dest_columns | map(attribute='quoted') | join(', ') %}
     {% set newest_by = (config.get('meta') or {}).get('newest_by') %}
-    {% if ranges %}
-        {% do iceberg._rewrite_ranges() %}
+    {% if finds_gone and (ranges or increment.plan.bytes < 2 ** 25) %}
+        {% do iceberg._rewrite_at_once() %}
     {% endif %}
     {% set is_there = ' and DBT_INTERNAL_SOURCE._is_there' if finds_gone else '' %}
     merge into {{ target }} as DBT_INTERNAL_DEST
@@ -155,10 +155,11 @@
 {% endmacro %}
 
 {#
-    Before it rewrites files, Spark computes the new rows once more, to see which of the files have a
-    match. The ranges say that already, and well enough.
+    Before it rewrites files, Spark computes the new rows once more, to see which files have a match. Of
+    rows that are computed again nearly all files in their days have one, and a small table is
+    rewritten more cheaply than looked through. New rows match few files: there Spark must look.
 #}
-{% macro _rewrite_ranges() %}
+{% macro _rewrite_at_once() %}
     {% do run_query(
         'set spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled = false'
     ) %}

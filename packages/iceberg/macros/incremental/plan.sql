@@ -7,7 +7,7 @@
     `whole` (what changed cannot be known).
 #}
 {% macro _plan(increment, existing) %}
-    {% set parents, stamp = iceberg._positions(increment.calls, existing) %}
+    {% set parents, stamp, bytes = iceberg._positions(increment.calls, existing) %}
     {% set unknown = [] %}
     {% for name, parent in parents.items() %}
         {% do parent.update({'how': iceberg._how_to_read(parent)}) %}
@@ -19,6 +19,7 @@
     {% do increment.update({'plan': {
         'parents': parents,
         'stamp': stamp,
+        'bytes': bytes,
         'unknown': unknown,
         'outcome': 'first' if existing is none else
             'whole' if unknown else
@@ -52,13 +53,13 @@
     {% for name, id, at, text in run_query(parts | join(' union all ')).rows %}
         {% do lines.setdefault(name, []).append((at or '', id, text)) %}
     {% endfor %}
-    {% set own = lines.get('own stamp', []) %}
     {% set stamps = {} %}
-    {% for _, id, stamp in own if stamp %}
-        {% do stamps.update({id: stamp}) %}
+    {% for size, id, stamp in lines.get('own stamp', []) %}
+        {% do stamps.update({id: [stamp, size[1:] | int]}) %}
     {% endfor %}
     {% set stamped = lines.get('own', []) | selectattr(1, 'in', stamps) | sort | list %}
-    {% set stamp = fromjson(stamps[stamped[-1][1]]) if stamped else {} %}
+    {% set stamp, bytes = stamps[stamped[-1][1]] if stamped else ['{}', 0] %}
+    {% set stamp = fromjson(stamp) %}
     {% for name, parent in parents.items() %}
         {% set line = lines.get(name, []) | sort | list %}
         {% set read = (stamp.read or {}).get(name) %}
@@ -70,7 +71,7 @@
             'read': read,
         }) %}
     {% endfor %}
-    {{ return((parents, stamp)) }}
+    {{ return((parents, stamp, bytes)) }}
 {% endmacro %}
 
 {# Letters before the numbers: dbt would round them. #}
@@ -85,7 +86,8 @@
 {% macro _own_line(table) %}
     {{ return(
         iceberg._line('own', table) ~ ' where is_current_ancestor union all '
-        ~ "select 'own stamp', concat('p', snapshot_id), null, summary['dbt'] from " ~ table
+        ~ "select 'own stamp', concat('p', snapshot_id), concat('b', summary['total-files-size']), "
+        ~ "summary['dbt'] from " ~ table
         ~ ".snapshots where get_json_object(summary['dbt'], '$.read') is not null"
     ) }}
 {% endmacro %}

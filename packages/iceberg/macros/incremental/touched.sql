@@ -26,8 +26,9 @@
                 iceberg._spread(name, call.ahead, call.back) ~ ' as ' ~ name
             ) %}
         {% endfor %}
+        {% set is_distinct = call.how != 'arrived' and not call.time_key %}
         {% do parts.append(
-            'select distinct ' ~ columns | join(', ') ~ ' from (' ~ iceberg._changed_keys(call, increment) ~ ')'
+            'select ' ~ ('' if is_distinct else 'distinct ') ~ columns | join(', ') ~ ' from (' ~ iceberg._changed_keys(call, increment) ~ ')'
             ~ (' where ' ~ iceberg._is_complete(call, call['keys'], increment) if call.retention else '')
         ) %}
     {% endfor %}
@@ -63,11 +64,15 @@
         {% do table.update({'parent': call.table ~ ' version as of ' ~ parent.read}) %}
         {% do signed.append(iceberg._signed(table, conditions, none, '-1', parent)) %}
     {% endif %}
-    {% set keys = (call['keys'].keys() | list) or ['1'] %}
-    {# A row that is rewritten as it was is no change. Maps have no hash: then each row counts. #}
+    {% set keys = call['keys'].keys() | join(', ') or 'true' %}
+    {#
+        A row that is rewritten as it was is no change: the rows that a key had and has are compared by
+        their number and the sums of both halves of their hashes. Maps have no hash: then each row counts.
+    #}
     {{ return(
-        'select ' ~ keys | join(', ') ~ ' from (' ~ signed | join(' union all ') ~ ') group by '
-        ~ keys | join(', ') ~ ', _row' ~ ('' if iceberg._has_map(parent) else ' having sum(_sign) <> 0')
+        'select ' ~ keys ~ ' from (' ~ signed | join(' union all ') ~ ') group by ' ~ keys
+        ~ ('' if iceberg._has_map(parent) else ' having sum(_sign) <> 0 '
+            ~ 'or sum(_sign * shiftright(_row, 32)) <> 0 or sum(_sign * (_row & 4294967295L)) <> 0')
     ) }}
 {% endmacro %}
 
