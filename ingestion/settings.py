@@ -158,6 +158,12 @@ class Settings(BaseSettings):
         "When unset, `headwater up` starts one on loopback.",
     )
     thrift_port: Port = Field(10000, description="Port of the Spark Thrift server.")
+    namespace_suffix: str = Field(
+        "",
+        pattern=r"^(_[a-z0-9_]+)?$",
+        description="Suffix of the namespaces that dbt builds: with `_anna` they are `silver_anna` "
+        "and `gold_anna`, so that people build beside each other on the same bronze.",
+    )
     log_format: Literal["human", "json"] = Field(
         "human", description="`human` lines, or one `json` object per event."
     )

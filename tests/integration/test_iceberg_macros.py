@@ -268,6 +268,36 @@ def test_listing_takes_two_statements_however_many_relations_there_are(lab: Lab)
     assert names == ["show tables", "show views"]
 
 
+def test_a_namespace_is_dropped_with_all_that_it_holds(lab: Lab) -> None:
+    """As dbt does it to clean up after CI."""
+    lab.model("kept", "select 1 as n", materialized="table")
+    lab.model("shown", "select * from {{ ref('kept') }}", materialized="view")
+    lab.run()
+    lab.write(
+        "macros/clean_up.sql",
+        "{% macro clean_up(name) %}{% do adapter.drop_schema("
+        "api.Relation.create(schema=name)) %}{% endmacro %}",
+    )
+    for _ in range(2):  # the second time there is none
+        lab.dbt("run-operation", "clean_up", "--args", f"name: {lab.namespace}")
+        assert lab.sql(f"show namespaces like '{lab.namespace}'") == []
+    lab.sql(f"create namespace {lab.namespace}")  # the lab drops it, too
+
+
+def test_two_people_build_beside_each_other(lab: Lab) -> None:
+    lab.model("kept", "select 1 as n", materialized="table")
+    lab.run()
+    theirs = Lab(lab.folder, lab.env | {"HEADWATER_NAMESPACE_SUFFIX": "_anna"}, lab.namespace)
+    lab.model("kept", "select 2 as n", materialized="table")
+    try:
+        theirs.run()
+        assert lab.rows("kept") == [(1,)]
+        assert lab.sql(f"select n from {lab.namespace}_anna.kept") == [(2,)]
+    finally:
+        lab.sql(f"drop table if exists {lab.namespace}_anna.kept purge")
+        lab.sql(f"drop namespace if exists {lab.namespace}_anna")
+
+
 # 6. Docs
 
 
