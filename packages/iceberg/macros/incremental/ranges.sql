@@ -13,14 +13,17 @@
             {% do days.append("'" ~ name ~ "', " ~ iceberg._days_in(name)) %}
         {% endfor %}
         {% do parts.append(
-            'select call, to_json(map(' ~ days | join(', ') ~ ')) as days from ' ~ iceberg._touched_view()
+            'select call, count(*) as number, to_json(map(' ~ days | join(', ') ~ ')) as days from ' ~ iceberg._touched_view()
             ~ ' where call = ' ~ call.number ~ ' group by call'
         ) %}
     {% endfor %}
-    {% set days = {} %}
+    {% set days, number = {}, [0] %}
     {% for row in run_query(parts | join(' union all ')).rows %}
         {% do days.update({row['call'] | int: fromjson(row['days'])}) %}
+        {% do number.append(row['number'] | int) %}
     {% endfor %}
+    {# So few keys fit into each task: the rows to read need not be shuffled and sorted for them. #}
+    {% do increment.update({'has_few_keys': number | sum <= 100000}) %}
     {% for call in iceberg._active(increment) %}
         {% do call.update({'days': days[call.number]} if call.number in days
             else {'how': 'unchanged'}) %}

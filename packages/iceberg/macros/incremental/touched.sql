@@ -114,7 +114,8 @@
     {% for equal, numbers in conditions.items() %}
         {% set is_spread = reader.time_key and 'touched.' ~ reader.time_key ~ ')' in equal %}
         {% do parts.append(
-            'exists (select 1 from '
+            'exists (select ' ~ ('/*+ broadcast(touched) */ ' if increment.has_few_keys else '')
+            ~ '1 from '
             ~ (iceberg._touched_with_reach(reader, names) if is_spread else iceberg._touched_view())
             ~ ' as touched where touched.call in (' ~ numbers | join(', ') ~ ')'
             ~ (' and ' ~ equal if equal else '') ~ ')'
