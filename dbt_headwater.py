@@ -13,7 +13,7 @@ from dbt.adapters.spark.impl import SparkAdapter
 from dbt.plugins.manager import dbtPlugin
 from dbt_common.exceptions import DbtDatabaseError
 
-FACTS = {  # by the names that macros/iceberg/catalog.sql gives them
+FACTS = {  # by the names that packages/iceberg/macros/adapter/catalog.sql gives them
     "rows": ("Rows", "Rows of the newest snapshot"),
     "bytes": ("Bytes", "Size of its data files"),
     "files": ("Files", "Data files of the newest snapshot"),

@@ -29,7 +29,7 @@ from ingestion.stream import Stream
 START_OFFSETS = "headwater.start-offsets"
 TOPIC_IDS = "headwater.topic-ids"
 GAPS = "headwater.accepted-gaps"
-RETIRED = "headwater.retired"  # written by macros/iceberg/retention.sql, before it deletes rows
+RETIRED = "headwater.retired"  # written by macros/before_retention.sql
 
 COMMIT_ATTEMPTS = 10
 

@@ -230,7 +230,7 @@ class TableOptions(_Declared):
 
 class Maintenance(_Declared):
     """What table care does otherwise than by default. The defaults and their reasons are in
-    macros/iceberg/maintenance_policy.sql, which knows the same keys.
+    packages/iceberg/macros/care/maintenance_policy.sql, which knows the same keys.
     """
 
     compact: bool | None = None

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--as-shipped",
         action="store_true",
-        help="Leave out macros/iceberg: what does the Spark adapter do by itself?",
+        help="Leave out packages/iceberg: what does the Spark adapter do by itself?",
     )
 
 

@@ -205,6 +205,7 @@ def test_rows_that_move_change_or_go_touch_what_they_leave(lab: Lab) -> None:
 WINDOWS = ["week", "month", "quarter", "year", "hour", "minutes"]
 
 
+@pytest.mark.slow
 def test_windows_of_every_length(lab: Lab) -> None:
     events = make_events(lab, "(1, 'a', '2026-01-01 00:00:00'), (2, 'a', '2026-12-31 23:59:59')")
     for window in WINDOWS:
@@ -338,6 +339,7 @@ def test_a_dimension_of_which_the_table_is_not_keyed(lab: Lab) -> None:
     assert lab.rows("per_day") == []
 
 
+@pytest.mark.slow
 def test_an_outer_join_writes_no_row_of_a_key_that_it_read_in_part(lab: Lab) -> None:
     make_events(lab, "(1, 'a', '2026-01-05'), (2, 'a', '2026-01-06')")
     events = lab.table("events")
@@ -351,6 +353,7 @@ def test_an_outer_join_writes_no_row_of_a_key_that_it_read_in_part(lab: Lab) -> 
     check(lab)
 
 
+@pytest.mark.slow
 def test_two_parents_of_one_name_in_two_schemas(lab: Lab) -> None:
     make_source(lab)
     arrive(lab, (1, "a", "2026-01-05 12:00:00"))
@@ -412,6 +415,7 @@ def test_one_parent_that_is_read_twice(lab: Lab) -> None:
     check(lab)
 
 
+@pytest.mark.slow
 def test_columns_with_maps(lab: Lab) -> None:
     """Maps have no hash, so each row that was rewritten counts as changed."""
     lab.model("tagged", "select 1 as id", materialized="table")
@@ -505,6 +509,24 @@ def test_a_table_that_could_shrink_is_left_alone(lab: Lab, why: str) -> None:
     assert not any("cannot be known" in one for one in lab.said)
 
 
+def test_rows_that_a_source_no_longer_has_are_not_lost_with_a_position(lab: Lab) -> None:
+    """As after an update from a version that kept positions elsewhere."""
+    make_source(lab)
+    arrive(lab, (1, "a", "2026-01-05 12:00:00"))
+    arrive(lab, (2, "a", "2026-01-06 12:00:00"), hour=48)
+    lab.sql(f"create table {lab.table('events')} using iceberg as select id, kind, at from "
+            f"{lab.table('raw')}")  # fmt: skip
+    retention = """'dbt.retention' = '{"days": 1}'"""
+    lab.sql(f"alter table {lab.table('raw')} set tblproperties ({retention})")
+    lab.sql(f"delete from {lab.table('raw')} where id = 1")
+    assert "raw has a retention" in lab.failure("run")
+    assert [row[0] for row in lab.rows("events", "id")] == [1, 2]
+    lab.run("--vars", "unknown_changes: keep")
+    arrive(lab, (3, "a", "2026-01-07 12:00:00"), hour=72)
+    lab.run()
+    assert [row[0] for row in lab.rows("events", "id")] == [1, 2, 3]
+
+
 def test_retention_takes_nothing_from_what_was_made_of_its_rows(lab: Lab) -> None:
     """Not even where it has removed a part of a window that a late row touches."""
     meta = {"retention": {"column": "at", "days": 10}}
@@ -567,6 +589,7 @@ def test_a_hook_that_commits_takes_no_position(lab: Lab) -> None:
     check(lab)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["merge", "insert_overwrite"])
 def test_of_two_builds_at_once_the_older_never_wins(lab: Lab, strategy: str) -> None:
     """One may fail; after the next run the table is what one build alone would make."""

@@ -167,8 +167,9 @@ def test_every_key_may_be_used(tmp_path: Path) -> None:
 
 
 def test_the_macro_and_the_stream_file_know_the_same_keys_of_maintenance() -> None:
-    text = (ROOT / "macros" / "iceberg" / "maintenance_policy.sql").read_text()
-    defaults = re.findall(r"^        '(\w+)': .*,$", text.split("if layer")[0], re.MULTILINE)
+    care = ROOT / "packages" / "iceberg" / "macros" / "care"
+    text = (care / "maintenance_policy.sql").read_text()
+    defaults = re.findall(r"^        '(\w+)': .*,$", text.split("if is_source")[0], re.MULTILINE)
     assert defaults == known_keys(("maintenance",))
 
 

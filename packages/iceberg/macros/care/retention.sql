@@ -80,6 +80,16 @@
     {{ return(none) }}
 {% endmacro %}
 
+{# Whether a table that no model makes has lost rows to a retention, or may lose some. #}
+{% macro _has_retention(name) %}
+    {% set marks = [iceberg._property('retained_from'), iceberg._property('retention')] %}
+    {% for row in run_query('show tblproperties ' ~ name).rows
+        if row[0] in marks and row[1] not in ('', '{}') %}
+        {{ return(true) }}
+    {% endfor %}
+    {{ return(false) }}
+{% endmacro %}
+
 {# The properties of tables that this package reads and writes; a project may have a prefix of its own. #}
 {% macro _property(name) %}
     {{ return(var('iceberg_property_prefix', 'dbt') ~ '.' ~ name) }}

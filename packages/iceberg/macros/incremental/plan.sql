@@ -179,7 +179,7 @@
             ~ '--select ' ~ model.name ~ " --vars 'unknown_changes: keep'. To rebuild it from what is "
             ~ 'left: dbt run --full-refresh --select ' ~ model.name
         ) %}
-    {% elif plan.stamp %}
+    {% else %}
         {{ log(problem ~ ', so all of it is recomputed'
             ~ ('; rows of which nothing is left stay' if losses else ''), info=true) }}
     {% endif %}
@@ -200,7 +200,7 @@
             {% endif %}
         {% elif id in graph.sources and id not in upstream %}
             {% set source = graph.sources[id] %}
-            {% if iceberg._retired_from(source.schema ~ '.' ~ source.identifier) %}
+            {% if iceberg._has_retention(source.schema ~ '.' ~ source.identifier) %}
                 {% do losses.append(source.identifier ~ ' has a retention') %}
             {% endif %}
         {% endif %}
