@@ -2,7 +2,7 @@
     The statement of a model that commits. Its snapshot says who wrote it, and what it has read: in
     `<table>.snapshots`, `summary['dbt']` is JSON with the invocation, the model, the version of its
     project, and the position in each parent. The property belongs to the session, which dbt closes
-    behind the model. Hooks that come before would be stamped by accident, so for them it is reset.
+    behind the model. Hooks that follow would be stamped by accident, so for them it is reset.
 #}
 {% macro commit_statement(sql, stamp={}) %}
     {% do iceberg.stamp_session(stamp) %}

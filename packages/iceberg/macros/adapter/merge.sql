@@ -130,7 +130,8 @@
         {{ 'right' if is_simple else 'full' }} outer join (
             select distinct {{ keys | join(', ') }}
             {% if is_simple -%}
-            from {{ iceberg._touched_view() }}
+            from {{ iceberg._touched_view() }} as touched
+            where {{ iceberg._is_whole('touched', names, increment) }}
             {%- else -%}
             from {{ target }} as target
             where {{ iceberg._to_replace('target', names, increment) }} {{ 'and ' ~ ranges if ranges }}
@@ -147,7 +148,15 @@
 {% endmacro %}
 
 {% macro _to_replace(alias, names, increment) %}
-    {% set conditions = [iceberg._is_touched(alias, names, increment)] %}
+    {{ return(
+        iceberg._is_touched(alias, names, increment) ~ ' and '
+        ~ iceberg._is_whole(alias, names, increment)
+    ) }}
+{% endmacro %}
+
+{# Whether no retention of any parent has cut into the rows that a key was made of: a condition. #}
+{% macro _is_whole(alias, names, increment) %}
+    {% set conditions = ['true'] %}
     {% for call in increment.calls if call.retention %}
         {% do conditions.append(iceberg._is_complete(call, names, increment, alias)) %}
     {% endfor %}

@@ -108,8 +108,10 @@
 {% endmacro %}
 
 {% macro _since(call, increment) %}
+    {% set read = increment.plan.parents[call.name].read %}
+    {# A source that was empty has no position. #}
     {{ return(
-        call.arrived ~ ' > timestamp_micros(' ~ increment.plan.parents[call.name].read ~ ')'
+        call.arrived ~ (' > timestamp_micros(' ~ read ~ ')' if read else ' is not null')
     ) }}
 {% endmacro %}
 

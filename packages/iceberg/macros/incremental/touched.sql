@@ -15,20 +15,21 @@
     {% set names, parts = [], [] %}
     {% for call in increment.calls %}
         {% do call.update({'number': loop.index}) %}
-        {% do names.extend(call['keys']) %}
+        {% do names.extend(call['keys'] if call.how != 'unchanged' else []) %}
     {% endfor %}
     {% for call in iceberg._active(increment) %}
         {% set columns = [call.number ~ ' as call'] %}
         {% for name in names | unique %}
             {% do columns.append(
-                'cast(null as string) as ' ~ name if name not in call['keys'] else
+                'null as ' ~ name if name not in call['keys'] else
                 name if name != call.time_key else
                 iceberg._spread(name, call.ahead, call.back) ~ ' as ' ~ name
             ) %}
         {% endfor %}
         {% set is_distinct = call.how != 'arrived' and not call.time_key %}
         {% do parts.append(
-            'select ' ~ ('' if is_distinct else 'distinct ') ~ columns | join(', ') ~ ' from (' ~ iceberg._changed_keys(call, increment) ~ ')'
+            'select ' ~ ('' if is_distinct else 'distinct ') ~ columns | join(', ') ~ ' from ('
+            ~ iceberg._changed_keys(call, increment) ~ ')'
             ~ (' where ' ~ iceberg._is_complete(call, call['keys'], increment) if call.retention else '')
         ) %}
     {% endfor %}

@@ -72,11 +72,14 @@
     {{ return(false) }}
 {% endmacro %}
 
-{# What the commit says of the model's state. #}
+{# What the commit says of the model's state. A table that a limited run has made is partial. #}
 {% macro _stamp(increment) %}
     {% set stamp = {'contract': model.contract.checksum} if config.get('contract').enforced else {} %}
     {% if increment.calls and iceberg.is_limited_run() %}
-        {% do stamp.update({'read': increment.plan.stamp.read or {}, 'is_partial': true}) %}
+        {% do stamp.update({
+            'read': increment.plan.stamp.read or {},
+            'is_partial': increment.plan.outcome == 'first' or increment.plan.stamp.is_partial or false,
+        }) %}
     {% elif increment.calls %}
         {% do stamp.update({'read': iceberg._positions_to_keep(increment)}) %}
     {% endif %}
